@@ -1,0 +1,57 @@
+# Every target makes what it needs, the virtual environment included: .venv, Python 3.11 or later.
+PYTHON ?= python3.11
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
+RUN = runs/demo
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/installed  ## the whole life of a small model in about 6 minutes on 2 cores
+	@rm -rf $(RUN)/export
+	@.venv/bin/python -m t2t_repro.train --workdir=$(RUN)
+	@echo && echo "Scores on the 500 test sentences:"
+	@.venv/bin/python -m t2t_repro.evaluate --workdir=$(RUN)
+	@echo && echo "Export:"
+	@.venv/bin/python -m t2t_repro.export --workdir=$(RUN) --export_dir=$(RUN)/export
+	@echo && echo "Three sentences through it:"
+	@printf '%s\n' $(SENTENCES) > $(RUN)/examples.en
+	@.venv/bin/python -m t2t_repro.translate --saved_model=$(RUN)/export \
+		< $(RUN)/examples.en > $(RUN)/examples.de
+	@paste -d '\n' $(RUN)/examples.en $(RUN)/examples.de | sed 's/^/  /'
+	@echo && echo "Next:"
+	@echo "  .venv/bin/tensorboard --logdir=$(RUN)"
+	@echo "  .venv/bin/python -m t2t_repro.translate --workdir=$(RUN)     # type sentences"
+	@echo "  .venv/bin/python -m t2t_repro.train --problem=parallel_text --help"
+
+SENTENCES = \
+	"On Sunday, the teacher does not want to close the small window." \
+	"We know that my sister called the doctor on March 3rd, 2015." \
+	"Because the house is old, twenty-one children help the king."
+
+test: .venv/installed-dev  ## everything, about 8 minutes on 2 cores
+	.venv/bin/python -m pytest
+
+lint: .venv/installed-dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+bench: .venv/installed
+	.venv/bin/python -m t2t_repro.bench train
+	.venv/bin/python -m t2t_repro.bench decode
+	.venv/bin/python -m t2t_repro.bench input
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: setup.py | .venv/bin/python
+	@echo "installing TensorFlow and the rest into .venv (2.6 GB)"
+	@$(PIP) --editable .
+	@touch $@
+
+.venv/installed-dev: setup.py | .venv/bin/python
+	@echo "installing everything and the developers' tools into .venv (4 GB)"
+	@$(PIP) --editable ".[dev]"
+	@touch $@ .venv/installed

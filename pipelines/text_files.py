@@ -1,0 +1,105 @@
+r"""Text files as every corpus here ships them: UTF-8, one sentence a line, plain or gzipped.
+
+Only "\n" ends a line. `str.splitlines` also splits at U+0085, U+2028 and their like, which real
+corpora hold inside sentences (the 2009 news tests do), and text mode at a lone "\r": either would
+put every later line out of step with its translation.
+
+All readers stream: memory does not grow with the file, and what is wrong with a line raises when
+that line is reached.
+"""
+
+import contextlib
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from pipelines.errors import BadInput
+
+
+@contextlib.contextmanager
+def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    """Opens a file for reading its content, unpacked on the fly if its name ends in ".gz".
+
+    Raises:
+        BadInput: The file is missing, cannot be read, or is no complete gzip file.
+    """
+    gzipped = Path(path).suffix == ".gz"
+    try:
+        with gzip.open(path) if gzipped else open(path, "rb") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{path}: no such file; wanted a UTF-8 text file, one sentence a line: check the path"
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise BadInput(
+            f"{path}: broken gzip file ({error}); wanted a whole one: fetch or pack it again, or "
+            'drop ".gz" from its name if it is plain text'
+        ) from error
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read ({error.strerror or error}); wanted a readable UTF-8 text "
+            "file: check the path and its permissions"
+        ) from error
+
+
+def lines(path: str | Path) -> Iterator[str]:
+    r"""Yields each line of a file without its "\n" or "\r\n"; an empty line is an empty string.
+
+    Raises:
+        BadInput: As `open_bytes`; or the file is empty, or a line is not UTF-8.
+    """
+    number = 0
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, start=1):
+            yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
+    if number == 0:
+        raise BadInput(f"{path}: empty file; wanted one sentence a line: fill it or leave it out")
+
+
+def aligned(source: str | Path, target: str | Path) -> Iterator[dict[str, str]]:
+    """Yields {"source", "target"}: line N of one file with line N of the other.
+
+    Raises:
+        BadInput: As `lines` for either file; or one has more lines than the other.
+    """
+    both = zip_longest(lines(source), lines(target))
+    for number, (source_line, target_line) in enumerate(both, start=1):
+        if source_line is None or target_line is None:
+            longer = number + sum(1 for _ in both)
+            counts = (number - 1, longer) if source_line is None else (longer, number - 1)
+            raise BadInput(
+                f"{source}: {counts[0]} lines, but {target}: {counts[1]} lines; wanted line N of "
+                "one to translate line N of the other: give the files of one corpus, uncut"
+            )
+        yield {"source": source_line, "target": target_line}
+
+
+def tab_separated(path: str | Path) -> Iterator[dict[str, str]]:
+    """Yields {"source", "target"} from each line "source<TAB>target".
+
+    Raises:
+        BadInput: As `lines`; or a line has not exactly one tab.
+    """
+    for number, line in enumerate(lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 2:
+            raise BadInput(
+                f"{path}, line {number}: {len(fields) - 1} tabs; wanted exactly one, "
+                "source<TAB>target: cut other columns away (cut -f1,2) or mend the line"
+            )
+        yield {"source": fields[0], "target": fields[1]}
+
+
+def _decode(line: bytes, path: str | Path, number: int) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at byte "
+            f"{error.start + 1} of the line); wanted UTF-8: convert the file, for example with "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from error

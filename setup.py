@@ -1,0 +1,55 @@
+"""Packaging; tool settings are in pyproject.toml."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "t2t_repro/__init__.py").read_text())[1]
+
+setup(
+    name="t2t_repro",
+    version=VERSION,
+    description='A reproduction of "Attention Is All You Need" in TensorFlow 2 and Keras 3',
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    # configs/ is data: it lies beside the packages in a checkout, inside t2t_repro in a wheel.
+    packages=[*find_packages(include=["t2t_repro", "pipelines"]), "t2t_repro.configs"],
+    package_dir={"t2t_repro.configs": "configs"},
+    package_data={"t2t_repro.configs": ["*.yaml"]},
+    install_requires=[
+        # Ranges are the versions that the tests ran with; tensorflow-text follows TensorFlow's.
+        "tensorflow>=2.21,<2.22",
+        "tensorflow-text>=2.21,<2.22",
+        "keras>=3.15,<3.16",
+        "tensorflow-datasets>=4.9.10,<4.10",
+        "importlib_resources>=5",  # tensorflow-datasets 4.9.10 imports it without asking for it
+        "tensorboard>=2.20",  # TensorFlow 2.21 no longer brings it
+        "numpy>=1.26",
+        "sentencepiece>=0.2,<0.3",  # learns the BPE; tensorflow-text only applies it
+        "sacrebleu>=2.4,<3",
+        "sacremoses>=0.1.1,<0.3",  # Moses tokenisation, for BLEU as the paper counted it
+        "pyyaml>=6",
+        "requests>=2",  # asks whether there is a network before TFDS's minutes of retries
+        "tqdm>=4.60",
+    ],
+    extras_require={
+        "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "dev": [
+            "build",
+            "jax>=0.7",  # the layers run on it too
+            "mypy>=1.15",
+            "pre-commit>=4",
+            "pytest>=8",
+            "pytest-timeout>=2",  # a hung child process ends its test
+            "ruff>=0.14",
+            "torch==2.13.0",  # the independent implementation that the model is compared with
+            "types-PyYAML",
+            "types-requests",
+            "types-tqdm",
+        ],
+    },
+)
