@@ -1,0 +1,321 @@
+"""The paper's numbers, what overrides what, and what a mistake is answered with."""
+
+import dataclasses
+
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro import config, train
+from t2t_repro.config import FIELDS, flat, resolve
+
+# Sections 3, 5 and 6.1 of the paper.
+BASE = {
+    "num_layers": 6,
+    "d_model": 512,
+    "d_ff": 2048,
+    "num_heads": 8,
+    "d_k": 64,
+    "d_v": 64,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "embedding_rows": 40960,
+    "learned_positions": 0,
+    "vocabulary_size": 37000,
+    "tokens_per_batch": 25000,
+    "train_steps": 100_000,
+    "warmup_steps": 4000,
+    "learning_rate_scale": 1.0,
+    "beta_1": 0.9,
+    "beta_2": 0.98,
+    "epsilon": 1e-9,
+    "label_smoothing": 0.1,
+    "checkpoint_minutes": 10.0,
+    "checkpoint_steps": 0,
+    "beam_size": 4,
+    "alpha": 0.6,
+    "max_extra_length": 50,
+    "average_last": 5,
+}
+
+# Table 3: what each row prints, in the order of its columns.
+TABLE_3 = {
+    "base": {},
+    "A1": {"num_heads": 1, "d_k": 512, "d_v": 512},
+    "A2": {"num_heads": 4, "d_k": 128, "d_v": 128},
+    "A3": {"num_heads": 16, "d_k": 32, "d_v": 32},
+    "A4": {"num_heads": 32, "d_k": 16, "d_v": 16},
+    "B1": {"d_k": 16},
+    "B2": {"d_k": 32},
+    "C1": {"num_layers": 2},
+    "C2": {"num_layers": 4},
+    "C3": {"num_layers": 8},
+    "C4": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "C5": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "C6": {"d_ff": 1024},
+    "C7": {"d_ff": 4096},
+    "D1": {"dropout": 0.0},
+    "D2": {"dropout": 0.2},
+    "D3": {"label_smoothing": 0.0},
+    "D4": {"label_smoothing": 0.2},
+    "big": {
+        "d_model": 1024,
+        "d_ff": 4096,
+        "num_heads": 16,
+        "dropout": 0.3,
+        "train_steps": 300_000,
+        "average_last": 20,  # 6.1
+    },
+}
+
+
+def defaults():
+    return {name: field.default for name, field in FIELDS.items()}
+
+
+def refusal(*arguments, **options):
+    """The message of the BadInput that `resolve` answers with."""
+    with pytest.raises(BadInput) as raised:
+        resolve(*arguments, **options)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+# The paper's numbers
+
+
+def test_defaults_are_the_base_model():
+    assert defaults().items() >= BASE.items()
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_row_of_table_3(row):
+    assert config.variants()[row] == TABLE_3[row]
+
+
+def test_row_e_learns_its_positions_and_nothing_else():
+    (name, rows), *others = config.variants()["E"].items()
+    assert name == "learned_positions"
+    assert rows > 0
+    assert not others
+
+
+def test_table_3_has_no_further_rows():
+    assert set(config.variants()) == {*TABLE_3, "E"}
+
+
+@pytest.mark.parametrize("row", config.variants())
+def test_every_row_resolves(row):
+    assert resolve("toy_ende", row).variant == row
+
+
+# One truth: names, types, help
+
+
+def test_every_problem_resolves():
+    for name in config.problem_names():
+        assert resolve(name).problem == name
+
+
+def test_problem_files_list_only_what_differs():
+    for name in config.problem_names():
+        listed = config._read_yaml(config.config_dir() / f"{name}.yaml")
+        same = {key for key, value in listed.items() if value == defaults()[key]}
+        assert not same, f"{name}.yaml repeats the paper's base"
+
+
+def test_names_are_unique_over_the_groups():
+    names = [field.name for _, field in config.fields()]
+    assert len(names) == len(set(names))
+
+
+def test_every_field_has_help():
+    assert not [name for name, field in FIELDS.items() if not field.metadata["help"].strip()]
+
+
+def test_every_default_is_a_value_its_field_accepts():
+    assert flat(config.override(resolve("toy_ende"), defaults())) == defaults()
+
+
+def test_every_field_is_a_flag_of_train_that_sets_it():
+    samples = {int: "3", float: "0.25", str: "word", type(None): "word", tuple: "file"}
+    for name, field in FIELDS.items():
+        text = "mixed_bfloat16" if name == "precision" else samples.get(type(field.default), "true")
+        text = "512" if field.metadata["low"] == 260 else text
+        given = train.parser().parse_args([f"--{name}", text])
+        assert set(vars(given)) == {"list_variants", name}
+
+
+# Later ones win
+
+
+@pytest.fixture
+def config_dir(tmp_path, monkeypatch):
+    """One setting for each place that has the last word on it."""
+    (tmp_path / "mine.yaml").write_text("d_k: 2\nd_v: 2\nd_ff: 2\n")
+    (tmp_path / "table3.yaml").write_text("base:\nrow: {d_v: 3, d_ff: 3}\n")
+    monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
+
+
+@pytest.mark.usefixtures("config_dir")
+def test_flags_beat_the_variant_beats_the_problem_beats_the_defaults():
+    model = resolve("mine", "row", {"d_ff": 4}).model
+    assert (model.d_model, model.d_k, model.d_v, model.d_ff) == (512, 2, 3, 4)
+
+
+def test_override_keeps_what_it_does_not_name():
+    before = resolve("toy_ende", "E", {"seed": 7})
+    after = config.override(before, {"alpha": 1.5})
+    assert flat(after) == flat(before) | {"alpha": 1.5}
+    assert (after.problem, after.variant) == ("toy_ende", "E")
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (("toy_end",), "toy_ende"),
+        (("toy_ende", "bigg"), "big"),
+        (("toy_ende", "base", {"warm_up_steps": 5}), "warmup_steps"),
+    ],
+)
+def test_unknown_name_is_answered_with_the_nearest(arguments, suggestion):
+    assert f"did you mean '{suggestion}'?" in refusal(*arguments)
+
+
+def test_unknown_key_of_a_file_names_the_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").write_text("d_modell: 2\n")
+    (tmp_path / "table3.yaml").write_text("base: {}\n")
+    monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
+    assert "mine.yaml: unknown key 'd_modell'; did you mean 'd_model'?" in refusal("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_layers", True),
+        ("num_layers", 1.5),
+        ("num_layers", "2"),
+        ("num_layers", None),
+        ("num_layers", [2]),
+        ("dropout", True),
+        ("dropout", "a lot"),
+        ("dropout", [0.1]),
+        ("tokenized", 1),
+        ("tokenized", "yes"),
+        ("target_language", False),  # YAML reads a bare `no` so
+        ("embedding_rows", "all"),
+        ("source_files", [1]),
+        ("source_files", 7),
+    ],
+)
+def test_wrong_type(name, value):
+    message = refusal("toy_ende", overrides={name: value})
+    assert f"{name}: wanted" in message
+    assert f"got {value!r}" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("num_layers", 0, "at least 1, got 0"),
+        ("dropout", -0.1, "at least 0, got -0.1"),
+        ("dropout", 1.0, "less than 1, got 1.0"),
+        ("epsilon", float("nan"), "at least 0, got nan"),
+        ("d_model", 7, "an even number, got 7"),
+        ("precision", "float16", "float32 or mixed_bfloat16, got 'float16'"),
+        ("embedding_rows", 0, "at least 3, got 0"),
+    ],
+)
+def test_value_out_of_range(name, value, wanted):
+    assert f"{name}: wanted {wanted}" in refusal("toy_ende", overrides={name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("epsilon", "1e-9", 1e-9),  # a string for YAML
+        ("alpha", "1", 1.0),
+        ("num_layers", "3", 3),
+        ("tokenized", "true", True),
+        ("embedding_rows", "none", None),
+        ("data_dir", "none", None),
+        ("data_dir", "2024", "2024"),
+        ("data_dir", "~", "~"),
+        ("data_dir", "a: b", "a: b"),
+        ("target_language", "no", "no"),
+    ],
+)
+def test_flag_becomes_the_type_of_its_field(name, text, value):
+    parsed = config.parse(name, text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize("text", ["[", "*", "1.0", "three", "", "true"])
+def test_flag_that_is_no_number(text):
+    with pytest.raises(BadInput, match="num_layers: wanted a whole number"):
+        config.parse("num_layers", text)
+
+
+# On disk
+
+
+def test_saved_configuration_loads_as_it_was(tmp_path):
+    files = ("a.en", "b c.en")
+    overrides = {"source_files": files, "target_language": "no", "epsilon": 1e-12}
+    saved = resolve("parallel_text", "E", overrides)
+    config.save(saved, tmp_path / "config.yaml")
+    loaded = config.load(tmp_path / "config.yaml")
+    assert loaded == saved
+    assert loaded.data.source_files == files
+    assert loaded.data.data_dir is None
+    assert loaded.model.embedding_rows is None
+
+
+def test_saved_configuration_does_not_move_with_the_defaults(tmp_path):
+    config.save(resolve("toy_ende"), tmp_path / "config.yaml")
+    text = (tmp_path / "config.yaml").read_text()
+    assert not [name for name in FIELDS if f"\n{name}:" not in text]
+
+
+@pytest.mark.parametrize("text", ["- a list", "seed: 1", "seed: [", "problem: toy_ende"])
+def test_what_is_no_saved_configuration(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=str(path)):
+        config.load(path)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(BadInput, match=r"config\.yaml: cannot be read"):
+        config.load(tmp_path / "config.yaml")
+
+
+# Resuming
+
+
+def test_conflicts_are_what_may_not_change():
+    saved = resolve("toy_ende")
+    change = {"d_model": 64, "train_steps": 9, "data_dir": "/data", "beam_size": 2, "seed": 5}
+    assert config.conflicts(saved, config.override(saved, change)) == [
+        "d_model: 64 (the run has 128)",
+        "seed: 5 (the run has 1)",
+    ]
+
+
+def test_a_resumed_run_may_change_only_where_to_stop_how_to_log_and_how_to_decode():
+    free = {name for name, field in FIELDS.items() if field.metadata["may_change"]}
+    decode = {field.name for field in dataclasses.fields(config.Decode)}
+    assert free - decode == {
+        "data_dir",
+        "train_steps",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "keep_checkpoints",
+        "log_steps",
+        "eval_sentences",
+    }
+    assert decode <= free

@@ -1,0 +1,27 @@
+"""The files that use Keras and numpy only pass their tests on Keras's JAX backend too."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax", reason="a dev extra")
+
+MODULES = ("attention", "layers", "transformer", "loss", "schedule", "decoding")
+
+
+def test_pure_files_pass_on_jax():
+    tests = Path(__file__).parent
+    files = [str(tests / f"test_{module}.py") for module in MODULES]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files],
+        cwd=tests.parent,
+        env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert int(re.search(r"(\d+) passed", run.stdout)[1]) > 80, run.stdout
