@@ -1,0 +1,183 @@
+"""Measure the speed of training, decoding and input on this machine.
+
+Each figure is the median of several runs after a warm-up, in one process. The machine's own large
+matrix product is measured beside the training step, so that the share of it that a step reaches can
+be compared between machines. FLOPs are counted as 6 x matrix parameters x target tokens (forward 2,
+backward 4), for equally long source and target; attention's products are left out (about 2 % of
+base at length 64).
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from t2t_repro import command, config
+
+Row = dict[str, float | int | str]
+
+# The workloads that other toolkits are measured with: rows x tokens a side, no padding.
+TINY = config.Model(num_layers=4, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32)
+TRAIN = {"base": (config.Model(), 32_000, (32, 64)), "tiny": (TINY, 10_000, (128, 24))}
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    flags = command.Parser(prog="python -m t2t_repro.bench", description=__doc__)
+    flags.add_argument("what", choices=sorted(BENCHES), help="what to measure")
+    flags.add_argument("--repeats", type=int, default=5, help="runs of which the median is told")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    return flags
+
+
+def main() -> None:
+    """Flags, then one call."""
+    given = parser().parse_args()
+    command.quiet_tensorflow()
+    rows = []
+    for row in BENCHES[given.what](given.repeats):
+        rows.append(row)
+        if not given.json:
+            shown = (
+                f"{k} {v:,.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+            )
+            print(", ".join(shown), flush=True)
+    if given.json:
+        print(json.dumps({"rows": rows}))
+
+
+def bench_train(repeats: int) -> Iterator[Row]:
+    """Forward, backward and Adam, dropout 0.1 and label smoothing 0.1, through the Trainer."""
+    for size, (model, rows, shape) in TRAIN.items():
+        for precision in PRECISIONS:
+            seconds = _train_step(model, rows, shape, precision, repeats)
+            tokens = shape[0] * shape[1]
+            flops = 6 * _matrix_parameters(model, rows) * tokens
+            yield {
+                "size": size,
+                "precision": precision.removeprefix("mixed_"),
+                "target_tokens_per_s": tokens / seconds,
+                "gflops": flops / seconds / 1e9,
+                "matmul_gflops": _matmul_gflops(precision.removeprefix("mixed_"), repeats),
+            }
+
+
+def bench_decode(repeats: int) -> Iterator[Row]:
+    """Base, random weights, beam 4, alpha 0.6, 30 source and 30 target pieces (EOS last)."""
+    import numpy as np
+    import tensorflow as tf
+
+    from t2t_repro.decoding import make_decoder
+    from t2t_repro.transformer import Transformer
+
+    length, rows = 30, 32_000
+    decode_config = config.Decode(max_extra_length=0)  # random weights do not end by themselves
+    for precision in PRECISIONS:
+        model = Transformer(config.Model(), rows, precision)
+        decode = tf.function(make_decoder(model, decode_config, np.arange(rows) > 2, eos=1))
+        for batch in (1, 16, 64):
+            source = tf.constant(_ids(rows, (batch, length)))
+            seconds = _median(lambda: decode(source)[1].numpy(), repeats)  # noqa: B023
+            yield {
+                "batch": batch,
+                "precision": precision.removeprefix("mixed_"),
+                "sentences_per_s": batch / seconds,
+                "target_tokens_per_s": batch * length / seconds,
+            }
+
+
+def bench_input(repeats: int) -> Iterator[Row]:
+    """One epoch of toy_ende as padded batches, planning included, from prepared data."""
+    from pipelines import batching, toy
+    from pipelines.prepare import prepare
+    from pipelines.vocabulary import Vocabulary
+
+    data = config.resolve("toy_ende").data
+    pairs = list(toy.examples("train"))
+    vocabulary = Vocabulary.learn((p[s] for p in pairs for s in p), data.vocabulary_size)
+    with tempfile.TemporaryDirectory() as directory:
+        split = prepare(pairs, vocabulary, data.max_length, Path(directory) / "train")
+        lengths = split.source.lengths, split.target.lengths
+
+        def epoch() -> tuple[int, set[Any]]:
+            plan = batching.plan_epoch(*lengths, data.tokens_per_batch, seed=1, epoch=0)
+            shapes = [
+                (tuple(source.shape), tuple(target.shape))
+                for source, target in batching.padded_batches(split, plan)
+            ]
+            return sum(b * n for pair in shapes for b, n in pair), set(shapes)
+
+        cells, shapes = epoch()
+        tokens = int(sum(side.sum() for side in lengths))
+        yield {
+            "data": "toy_ende",
+            "tokens_per_s": tokens / _median(epoch, repeats),
+            "padding_share": 1 - tokens / cells,
+            "shapes": len(shapes),
+        }
+
+
+BENCHES: dict[str, Callable[[int], Iterator[Row]]] = {
+    "train": bench_train,
+    "decode": bench_decode,
+    "input": bench_input,
+}
+
+
+def _train_step(
+    model_config: config.Model, rows: int, shape: tuple[int, int], precision: str, repeats: int
+) -> float:
+    import tensorflow as tf
+
+    from t2t_repro.trainer import Trainer, default_strategy
+    from t2t_repro.transformer import Transformer
+
+    strategy = default_strategy()
+    with strategy.scope():
+        model = Transformer(model_config, rows, precision)
+    trainer = Trainer(model, config.Train(), strategy)
+    source, target = tf.constant(_ids(rows, shape)), tf.constant(_ids(rows, shape))
+    return _median(lambda: trainer.step(source, target).numpy(), repeats)
+
+
+def _matrix_parameters(model: config.Model, rows: int) -> int:
+    attention = model.d_model * model.num_heads * (2 * model.d_k + 2 * model.d_v)
+    feed_forward = 2 * model.d_model * model.d_ff
+    return model.num_layers * (3 * attention + 2 * feed_forward) + rows * model.d_model
+
+
+def _matmul_gflops(dtype: str, repeats: int) -> float:
+    """A 4,096 x 4,096 x 4,096 product."""
+    import tensorflow as tf
+
+    size = 4096
+    matrix = tf.cast(tf.random.normal((size, size)), dtype)
+    seconds = _median(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
+    return 2 * size**3 / seconds / 1e9
+
+
+def _ids(rows: int, shape: tuple[int, int]) -> Any:
+    """Random pieces, none of them special: int32."""
+    import numpy as np
+
+    return np.random.default_rng(0).integers(3, rows, shape, dtype=np.int32)
+
+
+def _median(call: Callable[[], object], repeats: int) -> float:
+    """Seconds of one call, after two to warm up."""
+    call(), call()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,65 @@
+"""Score a trained run, or any system's output files, with every number the field asks for."""
+
+import argparse
+import json
+from pathlib import Path
+
+from pipelines import text_files
+from pipelines.errors import BadInput
+from t2t_repro import command, config
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    flags = command.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
+    flags.add_argument("--workdir", type=Path, help="a trained run")
+    flags.add_argument("--split", choices=("test", "dev"), default="test", help="what to translate")
+    flags.add_argument(
+        "--hypotheses", type=Path, help="instead of a run: a system's output, a line each"
+    )
+    flags.add_argument("--references", type=Path, help="the human translations of these lines")
+    flags.add_argument("--problem", help="how to score the two files")
+    flags.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_settings(flags, ["decode"], "data_dir", "tokenized", "target_language")
+    return flags
+
+
+def main() -> None:
+    """Flags, then one call."""
+    given = parser().parse_args()
+    files = given.problem, given.hypotheses, given.references
+    if given.workdir is not None and not any(files):
+        scores = _score_run(given)
+    elif given.workdir is None and all(files):
+        scores = _score_files(given)
+    else:
+        raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
+    if given.json:
+        print(json.dumps(scores))
+    else:
+        width = max(len(name) for name in scores)
+        for name, value in scores.items():
+            shown = f"{value:.2f}" if isinstance(value, float) else value
+            print(f"{name:{width}}  {shown}")
+
+
+def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
+    settings = command.settings(given)
+    config.of_run(given.workdir)  # a mistake is told before the slow import
+    command.quiet_tensorflow()
+    from t2t_repro import experiment
+
+    return experiment.evaluate(experiment.restore(given.workdir, settings), given.split)
+
+
+def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:
+    settings = config.resolve(given.problem, overrides=command.settings(given))
+    from t2t_repro.problems import PROBLEMS
+
+    hypotheses = list(text_files.lines(given.hypotheses))
+    references = list(text_files.lines(given.references))
+    return PROBLEMS[given.problem].score(hypotheses, references, settings)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,212 @@
+"""Where configuration, problem, vocabulary and model meet: train, and what follows training.
+
+A run lives in its work directory:
+
+    config.yaml         the resolved configuration; every later command reads it there
+    vocabulary.model    the sentencepiece model, and vocabulary.vocab, its pieces for people to read
+    prepared/           the splits as ids
+    checkpoints/        weights, optimizer and place in the data
+    events.out.*        TensorBoard
+    results.json        scores by split
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipelines.errors import BadInput
+from pipelines.prepare import Prepared, prepare
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config as configs
+from t2t_repro.checkpoints import average_last
+from t2t_repro.config import Config
+from t2t_repro.loop import Loop
+from t2t_repro.problems import PROBLEMS, Problem, Scores
+from t2t_repro.trainer import Trainer, default_strategy
+from t2t_repro.transformer import Transformer
+from t2t_repro.translator import Translator, translate_lines
+from t2t_repro.validation import Validation, ordered_batches
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, put together."""
+
+    config: Config
+    workdir: Path
+    vocabulary: Vocabulary
+    model: Transformer
+    strategy: tf.distribute.Strategy
+
+    @property
+    def problem(self) -> Problem:
+        """The run's problem."""
+        return PROBLEMS[self.config.problem]
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """Where the checkpoints are."""
+        return self.workdir / "checkpoints"
+
+    def translator(self) -> Translator:
+        """The run's decoder from text to text."""
+        return Translator(self.model, self.vocabulary, self.config.decode)
+
+    def prepared(self, split: str) -> Prepared:
+        """A split as ids, prepared on first use and reported on stderr.
+
+        Training pairs longer than `max_length` are dropped; of the other splits only what the
+        decoder would cut.
+        """
+        config = self.config
+        limit = config.data.max_length if split == "train" else config.decode.max_source_length
+        directory = self.workdir / "prepared" / split
+        result = prepare(self.problem.examples(split, config), self.vocabulary, limit, directory)
+        print(f"{split}: {result.report()}", file=sys.stderr)
+        return result
+
+
+def begin(
+    problem: str | None, variant: str | None, overrides: Mapping[str, Any], workdir: Path
+) -> Config:
+    """The configuration to train with; a work directory that has one already keeps it.
+
+    It is saved by `train`, once all text has been read: a start that fails leaves no run.
+
+    Raises:
+        BadInput: unknown names or values, or a work directory of another problem or configuration,
+            or one that cannot be used.
+    """
+    _check_writable(workdir)
+    path = workdir / "config.yaml"
+    if not path.exists():
+        if (workdir / "checkpoints").exists():
+            raise BadInput(f"{path}: missing, beside checkpoints; restore it, or use --workdir=NEW")
+        return configs.resolve(problem or "toy_ende", variant or "base", overrides)
+    saved = configs.load(path)
+    if problem not in (None, saved.problem) or variant not in (None, saved.variant):
+        raise BadInput(
+            f"{workdir} holds a run of {saved.problem}, variant {saved.variant}; wanted "
+            f"{problem or saved.problem}, variant {variant or saved.variant}; use another --workdir"
+        )
+    config = configs.override(saved, overrides)
+    if changed := configs.conflicts(saved, config):
+        raise BadInput(
+            f"{workdir} holds a run with other settings: {', '.join(changed)}; leave these flags "
+            "out to go on with it, or use another --workdir"
+        )
+    return config
+
+
+def build(config: Config, workdir: Path) -> Experiment:
+    """A model with its initial weights and its vocabulary, learnt on first use."""
+    keras.utils.set_random_seed(config.train.seed)
+    vocabulary = _vocabulary(config, workdir)
+    strategy = default_strategy()
+    with strategy.scope():
+        rows = config.model.embedding_rows or vocabulary.size
+        if rows < vocabulary.size:
+            raise BadInput(
+                f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
+            )
+        model = Transformer(config.model, rows, config.train.precision)
+    return Experiment(config, workdir, vocabulary, model, strategy)
+
+
+def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
+    """A trained run with the mean of its last checkpoints as weights.
+
+    Args:
+        workdir: The run.
+        overrides: Decode settings and `data_dir`, for this command alone.
+
+    Raises:
+        BadInput: no run there, or one without a usable checkpoint.
+    """
+    config = configs.override(configs.of_run(workdir), overrides)
+    experiment = build(config, workdir)
+    count = average_last(experiment.model, experiment.checkpoint_dir, config.decode.average_last)
+    print(f"weights: mean of the last {count} checkpoints", file=sys.stderr)
+    return experiment
+
+
+def train(experiment: Experiment) -> None:
+    """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`."""
+    config, data, dev = experiment.config, experiment.prepared("train"), experiment.prepared("dev")
+    _write(experiment.workdir / "config.yaml", lambda file: configs.save(config, file))
+    devices = experiment.strategy.extended.worker_devices
+    weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
+    print(f"model: {weights:,} trainable parameters on {', '.join(devices)}", file=sys.stderr)
+    trainer = Trainer(experiment.model, config.train, experiment.strategy)
+    validation = Validation(
+        config, experiment.problem, trainer, experiment.translator(), dev, experiment.workdir
+    )
+    directory = experiment.checkpoint_dir
+    Loop(trainer, config, data, directory, validation.report, validation.validate).run()
+
+
+def evaluate(experiment: Experiment, split: str) -> Scores:
+    """Scores of a split, also written to results.json."""
+    path = experiment.workdir / "results.json"
+    earlier = _results(path)
+    pairs = list(experiment.problem.examples(split, experiment.config))
+    results = translate_lines(experiment.translator(), [pair["source"] for pair in pairs])
+    hypotheses = [result.translation for result in results]
+    references = [pair["target"] for pair in pairs]
+    trainer = Trainer(experiment.model, experiment.config.train, experiment.strategy)
+    batches = ordered_batches(experiment.prepared(split), experiment.config)
+    scores = experiment.problem.score(hypotheses, references, experiment.config)
+    scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
+    text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
+    _write(path, lambda file: file.write_text(text, encoding="utf-8"))
+    return scores
+
+
+def _vocabulary(config: Config, workdir: Path) -> Vocabulary:
+    """The run's vocabulary; learnt on both sides of the training text if there is no run yet."""
+    if (workdir / "config.yaml").exists():
+        return Vocabulary.load(workdir)
+    for manifest in workdir.glob("prepared/*/manifest.json"):
+        manifest.unlink()  # of a start that failed, maybe with other text
+    examples = PROBLEMS[config.problem].examples("train", config)
+    text = (sentence for pair in examples for sentence in (pair["source"], pair["target"]))
+    vocabulary = Vocabulary.learn(text, config.data.vocabulary_size)
+    vocabulary.save(workdir)
+    print(f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr)
+    return vocabulary
+
+
+def _check_writable(workdir: Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=workdir).close()
+    except OSError as error:
+        raise BadInput(
+            f"{workdir}: cannot be written to ({error.strerror}); wanted a directory for the run, "
+            "new or of an earlier one: give another --workdir"
+        ) from None
+
+
+def _results(path: Path) -> dict[str, Scores]:
+    """The scores found before, by split."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:
+        raise BadInput(f"{path}: damaged, no JSON; move it away and evaluate again") from None
+
+
+def _write(path: Path, write: Any) -> None:
+    """Lets `write` fill a temporary file, which then takes the place of `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write(temporary)
+    os.replace(temporary, path)

@@ -1,0 +1,94 @@
+"""One training step under a tf.distribute strategy.
+
+Every replica sees the whole batch and takes every n-th row of it; the loss of a step is the sum
+over target tokens divided by the number of target tokens of the whole batch. So one step on n
+replicas is one step on one, rows sorted by length are shared out evenly, and no data set has to be
+distributed.
+"""
+
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.config import Train
+from t2t_repro.loss import cross_entropy
+from t2t_repro.schedule import NoamSchedule
+from t2t_repro.transformer import Transformer
+
+_BATCH = [tf.TensorSpec([None, None], tf.int32, name=side) for side in ("source", "target")]
+
+
+def default_strategy() -> tf.distribute.Strategy:
+    """MirroredStrategy over every GPU there is, else the CPU."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if not gpus:
+        return tf.distribute.OneDeviceStrategy("/cpu:0")
+    return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+
+
+def make_optimizer(config: Train, d_model: int) -> keras.optimizers.Optimizer:
+    """Adam with the paper's constants and schedule (5.3)."""
+    schedule = NoamSchedule(d_model, config.warmup_steps, config.learning_rate_scale)
+    return keras.optimizers.Adam(
+        schedule, beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon
+    )
+
+
+class Trainer:
+    """A model, its optimizer and its step on the replicas of a strategy.
+
+    Axes: b batch, s source, t target. Build the model inside `strategy.scope()`.
+    """
+
+    def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
+        self.model, self.strategy = model, strategy
+        self.label_smoothing = config.label_smoothing
+        with strategy.scope():
+            self.optimizer = make_optimizer(config, model.config.d_model)
+            self.optimizer.build(model.trainable_variables)
+
+    @tf.function(input_signature=_BATCH)
+    def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """One update from source [b, s], target [b, t].
+
+        Returns:
+            float32 [3]: smoothed and unsmoothed cross-entropy, summed over target tokens, and the
+            number of these.
+        """
+        tokens = tf.math.count_nonzero(target, dtype=tf.float32)
+
+        def update() -> tf.Tensor:
+            mine, my_target = _my_rows(source), _my_rows(target)
+            with tf.GradientTape() as tape:
+                logits = self.model(mine, my_target, training=True)
+                sums = cross_entropy(logits, my_target, self.label_smoothing)
+                loss = sums[0] / tokens
+            variables = self.model.trainable_variables
+            # Keras sums the gradients over the replicas here.
+            self.optimizer.apply(tape.gradient(loss, variables), variables)
+            return tf.stack(sums)
+
+        return self.strategy.reduce("SUM", self.strategy.run(update), axis=None)
+
+    @tf.function(input_signature=_BATCH)
+    def score(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """Like `step`, without dropout and without an update."""
+
+        def sums() -> tf.Tensor:
+            mine, my_target = _my_rows(source), _my_rows(target)
+            return tf.stack(cross_entropy(self.model(mine, my_target), my_target))
+
+        return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
+
+    def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
+        """exp(cross-entropy per piece), without label smoothing, as in Table 3."""
+        _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
+        return float(np.exp(unsmoothed / tokens))
+
+
+def _my_rows(batch: tf.Tensor) -> tf.Tensor:
+    """The rows [b, n] of this replica: r, r + replicas, r + 2 replicas, ..."""
+    context = tf.distribute.get_replica_context()
+    return batch[context.replica_id_in_sync_group :: context.num_replicas_in_sync]

@@ -1,0 +1,92 @@
+"""Scores on the dev set during training, by real decoding, and all of TensorBoard."""
+
+import sys
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import tensorflow as tf
+from tqdm import tqdm
+
+from pipelines.batching import padded_batches, plan_epoch
+from pipelines.prepare import Prepared
+from t2t_repro.config import Config
+from t2t_repro.problems import Problem
+from t2t_repro.trainer import Trainer
+from t2t_repro.translator import Translator, translate_lines
+
+_SAMPLES = 5  # translations shown as text in TensorBoard
+
+
+class Validation:
+    """What a run writes to TensorBoard, and its dev scores after each checkpoint.
+
+    Args:
+        config: The run's configuration.
+        problem: Its problem.
+        trainer: For the perplexity.
+        translator: For the translations.
+        dev: The dev pairs as ids; perplexity is over all of them.
+        workdir: Where the event files go.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        problem: Problem,
+        trainer: Trainer,
+        translator: Translator,
+        dev: Prepared,
+        workdir: Path,
+    ):
+        self.config, self.problem = config, problem
+        self.trainer, self.translator, self.dev = trainer, translator, dev
+        examples = problem.examples("dev", config)
+        self.pairs = list(islice(examples, config.train.eval_sentences))
+        self.workdir = workdir
+
+    @cached_property
+    def writer(self) -> tf.summary.SummaryWriter:
+        """The event file; none is made until there is something to write."""
+        return tf.summary.create_file_writer(str(self.workdir))
+
+    def report(self, step: int, values: dict[str, float]) -> None:
+        """Training values: train/<name>."""
+        self._write(step, {f"train/{name}": value for name, value in values.items()})
+
+    def validate(self, step: int) -> None:
+        """Dev perplexity, BLEU of the current weights, and samples as text."""
+        batches = ordered_batches(self.dev, self.config)
+        values = {"dev/perplexity": self.trainer.perplexity(batches)}
+        if self.pairs:
+            values["dev/sacrebleu"] = self._translate(step)
+        self._write(step, values)
+        shown = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+        tqdm.write(f"step {step:,}: {shown}", file=sys.stderr)
+
+    def _translate(self, step: int) -> float:
+        lines = [pair["source"] for pair in self.pairs]
+        hypotheses = [result.translation for result in translate_lines(self.translator, lines)]
+        references = [pair["target"] for pair in self.pairs]
+        with self.writer.as_default(step):
+            tf.summary.text("dev/samples", _table(lines, references, hypotheses))
+        return float(self.problem.score(hypotheses, references, self.config)["sacrebleu"])
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        with self.writer.as_default(step):
+            for name, value in values.items():
+                tf.summary.scalar(name, value)
+        self.writer.flush()
+
+
+def ordered_batches(split: Prepared, config: Config) -> tf.data.Dataset:
+    """Every pair of a split once, in batches of the training size."""
+    lengths = split.source.lengths, split.target.lengths
+    return padded_batches(split, plan_epoch(*lengths, config.data.tokens_per_batch, 0, 0))
+
+
+def _table(*columns: list[str]) -> str:
+    """The first samples as a Markdown table: source, reference, translation."""
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in zip(*columns, strict=True)]
+    head = [["source", "reference", "translation"], ["---"] * 3]
+    return "\n".join("| " + " | ".join(row) + " |" for row in head + rows[:_SAMPLES])

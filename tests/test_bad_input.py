@@ -1,0 +1,382 @@
+"""Mistakes of a user: status 2, one line that names the thing and the way out, nothing lost.
+
+Most run in this process, since importing TensorFlow takes seconds; the last ones are real ones.
+"""
+
+import importlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from pipelines import toy
+from t2t_repro import command
+
+ROOT = Path(__file__).parents[1]
+SIZE = [
+    *("--num_layers=1", "--d_model=8", "--d_ff=8", "--num_heads=1", "--d_k=4", "--d_v=4"),
+    *("--vocabulary_size=400", "--held_out_share=0.1", "--tokens_per_batch=512"),
+    *("--train_steps=2", "--checkpoint_steps=1", "--eval_sentences=0"),
+]
+# What a command says of its work before it meets the mistake.
+PROGRESS = ("vocabulary: ", "train: ", "dev: ", "test: ", "model: ", "weights: ")
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder with 300 pairs, and what can be wrong with such files."""
+    folder = tmp_path_factory.mktemp("text")
+    pairs = list(islice(toy.examples("dev"), 300))
+    sources, targets = ([pair[side] + "\n" for pair in pairs] for side in ("source", "target"))
+    tsv = (f"{source[:-1]}\t{target}" for source, target in zip(sources, targets, strict=True))
+    contents = {"pairs.tsv": tsv, "en": sources, "de": targets, "de.short": targets[:-1]}
+    for name, lines in contents.items():
+        (folder / name).write_text("".join(lines), encoding="utf-8")
+    (folder / "empty").touch()
+    (folder / "latin1").write_bytes("".join(targets).encode("latin-1"))
+    return folder
+
+
+def _call(name, *flags):
+    module = importlib.import_module(f"t2t_repro.{name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
+        patch.setattr(sys, "argv", [name, *map(str, flags)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
+        with pytest.raises(SystemExit) as end:
+            command.run(module.main)
+    return end.value.code
+
+
+def _train_parallel_text(text, workdir, *flags):
+    flags = SIZE + list(flags)
+    flags += [
+        "--problem=parallel_text",
+        f"--tsv_files={text / 'pairs.tsv'}",
+        "--embedding_rows=none",
+    ]
+    assert _call("train", *flags, f"--workdir={workdir}") == 0
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def trained(text, tmp_path_factory):
+    return _train_parallel_text(text, tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture(scope="module")
+def wider(text, tmp_path_factory):
+    return _train_parallel_text(text, tmp_path_factory.mktemp("wider") / "run", "--d_model=16")
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("exported") / "export"
+    assert _call("export", f"--workdir={trained}", f"--export_dir={directory}") == 0
+    return directory
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A trained run that a test may spoil."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+@pytest.fixture
+def export(exported, tmp_path):
+    return Path(shutil.copytree(exported, tmp_path / "export"))
+
+
+def _error(stdout, stderr):
+    """The one line that a failing command may print, but for what it said before."""
+    assert stdout == ""
+    lines = [line for line in stderr.splitlines() if not line.startswith(PROGRESS)]
+    assert len(lines) == 1, stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.fixture
+def refusal(capsys):
+    """A function that calls a command in this process and returns its error message."""
+
+    def refusal(name, *flags):
+        capsys.readouterr()
+        status = _call(name, *flags)
+        message = _error(*capsys.readouterr())
+        assert status == 2
+        return message
+
+    return refusal
+
+
+def files(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "expected"),
+    [
+        ("train", "--problem=toy_endee", "did you mean 'toy_ende'?"),
+        ("train", "--variant=bigg", "did you mean 'big'?"),
+        ("train", "--num_layer=3", "did you mean '--num_layers'?"),
+        ("train", "--num_layers=two", "num_layers: wanted a whole number"),
+        ("train", "--dropout=1", "dropout: wanted less than 1, got 1"),
+        ("train", "--d_model=33", "d_model: wanted an even number, got 33"),
+        ("evaluate", "", "wanted --workdir, or --problem with --hypotheses and --references"),
+        ("evaluate", "--workdir=x --hypotheses=y", "wanted --workdir, or --problem with"),
+        ("evaluate", "--workdir=x --split=train", "choose from 'test', 'dev'"),
+        ("translate", "", "wanted one of --workdir and --saved_model"),
+        ("translate", "--workdir=x --saved_model=y", "wanted one of --workdir and --saved_model"),
+        ("translate", "--saved_model=x --beam_size=2", "an export has its decode settings in it"),
+        ("export", "--workdir=x", "--export_dir"),
+    ],
+)
+def test_flags(refusal, tmp_path, monkeypatch, name, flags, expected):
+    monkeypatch.chdir(tmp_path)
+    assert expected in refusal(name, *flags.split())
+    assert not list(tmp_path.iterdir())
+
+
+# Text
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", "wanted one kind: --source_files with --target_files, or --tsv_files"),
+        ("--tsv_files={}/absent", "absent: no such file"),
+        ("--tsv_files={}/empty", "empty: empty file"),
+        ("--source_files={0}/en --target_files={0}/de.short", "300 lines, but {}/de.short: 299"),
+        ("--source_files={0}/en --target_files={0}/latin1", "not UTF-8"),
+        ("--tsv_files={}/pairs.tsv --vocabulary_size=30000", "at most"),
+        ("--tsv_files={}/pairs.tsv --vocabulary_size=261", "at least"),
+        ("--tsv_files={}/pairs.tsv --embedding_rows=300", "embedding_rows: wanted at least"),
+        ("--tsv_files={}/pairs.tsv --held_out_share=0", "or --held_out_share=0.01"),
+        ("--tsv_files={}/pairs.tsv --max_length=2", "no sentence pair is left"),
+    ],
+)
+def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
+    flags = [*SIZE, *flags.format(text, text).split()]
+    message = refusal("train", "--problem=parallel_text", *flags, f"--workdir={tmp_path}")
+    assert expected.format(text) in message
+    assert not (tmp_path / "config.yaml").exists()  # no run: the mended command may start here
+
+
+def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
+    """Not even one that failed after the vocabulary was learnt and the training text prepared."""
+    tsv = f"--tsv_files={text / 'pairs.tsv'}"
+    wrong = [
+        "--vocabulary_size=350",
+        f"--dev_source_files={text}/no",
+        f"--dev_target_files={text}/de",
+    ]
+    flags = ["--problem=parallel_text", tsv, *SIZE, *wrong, f"--workdir={tmp_path}"]
+    assert "no: no such file" in refusal("train", *flags)
+    assert (tmp_path / "prepared" / "train").exists()
+    _train_parallel_text(text, tmp_path)
+    listing = (tmp_path / "vocabulary.vocab").read_text(encoding="utf-8")
+    assert listing.count("\n") == 400
+
+
+def test_a_data_directory_without_the_data(refusal, tmp_path):
+    message = refusal(
+        *("train", "--problem=multi30k_ende", f"--data_dir={tmp_path}"),
+        f"--workdir={tmp_path / 'run'}",
+    )
+    assert f"--data_dir={tmp_path}: holds no Multi30k" in message
+    assert "or leave --data_dir out to download" in message
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "expected"),
+    [("de.short", "299 hypotheses and 300 references"), ("absent", "absent: no such file")],
+)
+def test_files_to_score(refusal, text, hypotheses, expected):
+    given = [f"--hypotheses={text / hypotheses}", f"--references={text / 'de'}"]
+    assert expected in refusal("evaluate", "--problem=toy_ende", *given)
+
+
+# Work directories
+
+
+@pytest.mark.parametrize("place", ["{}/a_file", "{}/a_file/run", "/proc/run"])
+def test_a_work_directory_that_cannot_be(refusal, tmp_path, place):
+    (tmp_path / "a_file").write_text("precious")
+    workdir = place.format(tmp_path)
+    message = refusal("train", f"--workdir={workdir}")
+    assert f"{workdir}: cannot be written to" in message
+    assert "give another --workdir" in message
+    assert (tmp_path / "a_file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--problem=toy_ende", "holds a run of parallel_text"),
+        ("--variant=big", "holds a run of parallel_text, variant base"),
+        ("--d_model=16", "d_model: 16 (the run has 8)"),
+    ],
+)
+def test_a_work_directory_of_another_run(refusal, run, flag, expected):
+    before = files(run)
+    message = refusal("train", flag, f"--workdir={run}")
+    assert expected in message
+    assert "use another --workdir" in message
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("name", ["evaluate", "translate", "export"])
+@pytest.mark.parametrize("missing", ["config.yaml", "checkpoints"])
+def test_a_work_directory_without_a_run(refusal, run, name, missing):
+    shutil.rmtree(run / "checkpoints")
+    if missing == "config.yaml":
+        (run / missing).unlink()
+    before = files(run.parent)
+    flags = [f"--export_dir={run.parent / 'export'}"] if name == "export" else []
+    message = refusal(name, f"--workdir={run}", *flags)
+    assert missing in message
+    assert "train" in message
+    assert files(run.parent) == before
+
+
+def _replace(name, old, new):
+    def spoil(run):
+        content = (run / name).read_bytes()
+        assert old in content
+        (run / name).write_bytes(content.replace(old, new))
+
+    return spoil
+
+
+def _cut(pattern, size):
+    def spoil(run):
+        for path in run.glob(pattern):
+            os.truncate(path, size)
+
+    return spoil
+
+
+def _write(name, content):
+    return lambda run: (run / name).write_bytes(content)
+
+
+def _remove(name):
+    return lambda run: (run / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "expected"),
+    [
+        (_replace("config.yaml", b"d_model", b"d_modl"), "'d_modl'; did you mean 'd_model'?"),
+        (_replace("config.yaml", b"d_model: 8", b"d_model: eight"), "d_model: wanted a whole"),
+        (_replace("config.yaml", b": parallel", b": paralel"), "did you mean 'parallel_text'?"),
+        (_cut("config.yaml", 300), "config.yaml: no '"),
+        (_cut("config.yaml", 0), "config.yaml: no 'problem' in it"),
+        (_write("config.yaml", b"a: [\n"), "config.yaml: cannot be read"),
+        (_write("config.yaml", b"a: \xe9\n"), "config.yaml: cannot be read"),
+        (_write("vocabulary.model", b"?"), "vocabulary.model (damaged"),
+        (_cut("vocabulary.model", 3000), "vocabulary.model (damaged"),
+        (_remove("vocabulary.model"), "vocabulary.model (No such file"),
+        (_cut("checkpoints/*.data*", 1000), "cannot be restored"),
+        (_cut("checkpoints/*.index", 50), "cannot be restored"),
+        (_write("checkpoints/checkpoint", b"\xff"), "checkpoints/checkpoint: damaged"),
+        (_cut("checkpoints/checkpoint", 0), "checkpoints/checkpoint: damaged"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_a_damaged_run(refusal, run, name, spoil, expected):
+    spoil(run)
+    before = files(run)
+    assert expected in refusal(name, f"--workdir={run}")
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("name", ["train", "translate"])
+def test_checkpoints_of_another_shape(refusal, run, wider, name):
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(wider / "checkpoints", run / "checkpoints")
+    before = files(run)
+    message = refusal(name, f"--workdir={run}")
+    assert "(400, 16)" in message
+    assert "(400, 8)" in message
+    assert "train in another --workdir" in message
+    assert files(run) == before
+
+
+def test_training_does_not_start_anew_over_checkpoints(refusal, run):
+    (run / "config.yaml").unlink()
+    before = files(run)
+    assert "config.yaml: missing, beside checkpoints" in refusal("train", f"--workdir={run}")
+    assert files(run) == before
+
+
+# Exports
+
+
+def test_an_export_is_not_overwritten(refusal, trained, export):
+    before = files(export)
+    message = refusal("export", f"--workdir={trained}", f"--export_dir={export}")
+    assert "exists; give --version=2 or another --export_dir" in message
+    assert files(export) == before
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        shutil.rmtree,
+        _write("1/saved_model.pb", b"garbage"),
+        _cut("1/saved_model.pb", 0),
+        _cut("1/variables/variables.data*", 500),
+        lambda export: shutil.rmtree(export / "1" / "variables"),
+    ],
+)
+def test_an_unusable_export(refusal, export, spoil):
+    spoil(export)
+    message = refusal("translate", f"--saved_model={export}")
+    assert f"{export}: not a usable export" in message
+    assert "python -m t2t_repro.export" in message
+
+
+def test_an_export_of_something_else(refusal, tmp_path):
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.double = tf.function(lambda x: {"y": 2 * x}, [tf.TensorSpec([None])])
+    tf.saved_model.save(module, str(tmp_path), {"serving_default": module.double})
+    assert "not a usable export" in refusal("translate", f"--saved_model={tmp_path}")
+
+
+# Whole processes: TensorFlow's own lines, warnings and tracebacks would show here
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "expected"),
+    [
+        ("train", "--num_layer=3", "did you mean '--num_layers'?"),
+        ("train", "--problem=parallel_text --tsv_files=absent", "absent: no such file"),
+        ("translate", "--workdir=absent", "absent: no run there"),
+        ("translate", "--saved_model=absent", "absent: not a usable export"),
+    ],
+)
+def test_child_process(tmp_path, name, flags, expected):
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-m", f"t2t_repro.{name}", *flags.split()],
+        capture_output=True,
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        input="",
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert expected in _error(done.stdout, done.stderr)

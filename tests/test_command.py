@@ -1,0 +1,115 @@
+"""The commands as a shell sees them: exit status, stdout and stderr of real processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from t2t_repro import config
+
+# What a shell has; importing Keras, as other tests do, sets this variable.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+COMMANDS = ("train", "evaluate", "translate", "export")
+
+
+def run(command, *arguments, python=()):
+    return subprocess.run(
+        [sys.executable, *python, "-m", f"t2t_repro.{command}", *arguments],
+        cwd=Path(__file__).parents[1],
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def refusal(command, *arguments):
+    """The one line with which a command ends with exit status 2."""
+    ended = run(command, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, ""), ended
+    (line,) = ended.stderr.splitlines()
+    return line
+
+
+# --help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_comes_without_the_slow_imports(command):
+    ended = run(command, "--help", python=("-X", "importtime"))
+    imported = {line.split("|")[-1].strip() for line in ended.stderr.splitlines()}
+    assert "t2t_repro.config" in imported
+    assert not imported & {"tensorflow", "keras", "tensorflow_text", "sentencepiece"}
+    assert ended.returncode == 0
+    assert f"usage: python -m t2t_repro.{command}" in ended.stdout
+
+
+def test_help_of_train_is_the_table_of_hyperparameters():
+    text = " ".join(run("train", "--help").stdout.split())
+    for name, field in config.FIELDS.items():
+        assert f"--{name} " in text
+        assert field.metadata["help"] in text
+
+
+def test_list_variants_prints_every_row():
+    ended = run("train", "--list_variants")
+    assert ended.returncode == 0
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == list(config.variants())
+    assert "d_k 512, d_v 512" in ended.stdout
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_unknown_flag_is_answered_with_the_nearest(command):
+    needed = {"export": ["--workdir=a", "--export_dir=b"]}.get(command, [])
+    line = refusal(command, *needed, "--beam_sise=4")
+    assert "'--beam_sise'; did you mean '--beam_size'?" in line
+
+
+@pytest.mark.parametrize("flag", ["--train_step=5", "--prob=toy_ende", "--list"])
+def test_flags_cannot_be_abbreviated(flag):
+    assert f"unknown argument '{flag.split('=')[0]}'" in refusal("train", flag)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--problem=toy_end"], "unknown problem 'toy_end'; did you mean 'toy_ende'?"),
+        (["--variant=bigg"], "unknown variant 'bigg'; did you mean 'big'?"),
+        (["--num_layers=two"], "num_layers: wanted a whole number, got 'two'"),
+        (["--num_layers=[1"], "num_layers: wanted a whole number, got '[1'"),
+        (["--dropout=1"], "dropout: wanted less than 1, got 1.0"),
+        (["--dropout"], "--dropout: expected one argument"),
+        (["toy_ende"], "unknown argument 'toy_ende'"),
+    ],
+)
+def test_bad_value(arguments, words):
+    assert words in refusal("train", *arguments)
+
+
+def test_a_mistake_leaves_no_work_directory(tmp_path):
+    refusal("train", f"--workdir={tmp_path / 'run'}", "--d_model=7")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "wanted"),
+    [
+        ("evaluate", [], "wanted --workdir, or --problem with"),
+        ("evaluate", ["--split=train"], "invalid choice: 'train'"),
+        ("translate", [], "wanted one of --workdir and --saved_model"),
+        ("translate", ["--saved_model=e", "--beam_size=2"], "--beam_size: an export has its"),
+        ("export", ["--workdir=w"], "required: --export_dir"),
+    ],
+)
+def test_missing_or_contradictory_flags(command, arguments, wanted):
+    assert wanted in refusal(command, *arguments)
+
+
+def test_work_directory_without_a_run(tmp_path):
+    assert f"{tmp_path}: no run there" in refusal("translate", f"--workdir={tmp_path}")

@@ -1,0 +1,101 @@
+"""Which module may import which, and how long files and functions may grow; read from the AST."""
+
+import ast
+import graphlib
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for package in ("pipelines", "t2t_repro")
+    for path in sorted((ROOT / package).glob("*.py"))
+    if path.name != "__init__.py"
+}
+
+# Keras's operations and numpy alone, so that the same layers also run on Keras's JAX backend.
+BACKEND_FREE = {
+    f"t2t_repro.{name}"
+    for name in (
+        "attention",
+        "config",
+        "decoding",
+        "layer_types",
+        "layers",
+        "loss",
+        "metrics",
+        "schedule",
+        "transformer",
+    )
+}
+BACKEND_FREE_LIBRARIES = {"keras", "numpy", "sacrebleu", "sacremoses", "yaml"}
+
+
+def imports(module):
+    """Names that a module imports, at its top or in a function; not those for type checkers."""
+    names = set()
+    nodes = [ast.parse(FILES[module].read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            nodes.extend(node.orelse)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import"
+            # `from package import module` and `from module import name` look alike.
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= (inner & FILES.keys()) or {node.module}
+        else:
+            nodes.extend(ast.iter_child_nodes(node))
+    return names
+
+
+def top(names):
+    """The packages that names belong to, without Python's own."""
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def test_the_reader_sees_every_kind_of_import(tmp_path, monkeypatch):
+    source = (
+        "import a.b\nfrom t2t_repro import config\nfrom c import d\n"
+        "if typing.TYPE_CHECKING:\n    import hidden\nelse:\n    import e\n"
+        "def f():\n    import g\n"
+    )
+    (tmp_path / "m.py").write_text(source)
+    monkeypatch.setitem(FILES, "m", tmp_path / "m.py")
+    assert imports("m") == {"a.b", "t2t_repro.config", "c", "e", "g"}
+
+
+@pytest.mark.parametrize("module", [name for name in FILES if name.startswith("pipelines.")])
+def test_pipelines_know_nothing_of_the_model(module):
+    assert not top(imports(module)) & {"t2t_repro", "keras"}
+
+
+@pytest.mark.parametrize("module", sorted(BACKEND_FREE & FILES.keys()))
+def test_the_paper_is_free_of_tensorflow(module):
+    others = imports(module) - BACKEND_FREE - {"pipelines.errors"}
+    assert top(others) <= BACKEND_FREE_LIBRARIES
+
+
+def test_no_cycle():
+    graph = {module: imports(module) & FILES.keys() for module in FILES}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_only_experiment_joins_the_parts():
+    parts = {"t2t_repro.problems", "t2t_repro.transformer", "pipelines.vocabulary"}
+    assert [name for name in FILES if parts <= imports(name)] == ["t2t_repro.experiment"]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_files_and_functions_stay_short(module):
+    text = FILES[module].read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 350
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            docstring = (ast.get_docstring(node, clean=False) or "").count("\n")
+            lines = node.end_lineno - node.lineno + 1 - docstring
+            assert lines <= 50, f"{node.name} has {lines} lines, docstring left out"

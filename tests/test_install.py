@@ -1,0 +1,87 @@
+"""The wheel, installed beside nothing of the checkout and used from another directory."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, since setuptools leaves build/ and *.egg-info where it works."""
+    directory = tmp_path_factory.mktemp("wheel")
+    listing = subprocess.check_output(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT
+    )
+    for name in filter(None, listing.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, directory / "source" / name)
+    options = ["--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run(
+        [*VENV_PIP, "wheel", *options, "-w", directory, directory / "source"], check=True
+    )
+    (path,) = directory.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    site = tmp_path_factory.mktemp("site")
+    subprocess.run([*VENV_PIP, "install", "--no-deps", "--target", site, wheel], check=True)
+    return site
+
+
+@pytest.fixture
+def python(site, tmp_path):
+    """A function that runs Python in an empty directory with nothing but the wheel on its path."""
+
+    def python(*arguments):
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        return subprocess.check_output(
+            [sys.executable, *arguments], cwd=tmp_path, env=environment, text=True, timeout=60
+        )
+
+    return python
+
+
+def test_content(wheel):
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    expected = [
+        *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("t2t_repro/*.py")),
+        *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("pipelines/*.py")),
+        *(f"t2t_repro/configs/{path.name}" for path in ROOT.glob("configs/*.yaml")),
+    ]
+    assert "t2t_repro/configs/table3.yaml" in expected
+    assert sorted(names) == sorted(expected)
+
+
+def test_the_installed_package_is_the_one_used(python, site):
+    assert python("-c", "import t2t_repro; print(t2t_repro.__file__)").startswith(str(site))
+
+
+def test_the_installed_configurations_are_found(python):
+    code = (
+        "from t2t_repro.config import resolve; config = resolve('toy_ende', 'D4'); "
+        "print(config.model.num_layers, config.train.label_smoothing, config.model.dropout)"
+    )
+    assert python("-c", code).split() == ["2", "0.2", "0.1"]
+
+
+def test_list_variants(python):
+    lines = python("-m", "t2t_repro.train", "--list_variants").splitlines()
+    assert next(line for line in lines if line.startswith("big ")).count("d_model 1024") == 1
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "translate", "export"])
+def test_help(python, command):
+    text = python("-m", f"t2t_repro.{command}", "--help")
+    assert f"usage: python -m t2t_repro.{command}" in text
+    assert "--beam_size" in text

@@ -1,0 +1,113 @@
+"""parallel_text from a user's files to scores, in real processes."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines import parallel_text, toy
+
+ROOT = Path(__file__).parents[1]
+SIZE = [
+    *("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--d_k=8", "--d_v=8"),
+    *("--vocabulary_size=400", "--tokens_per_batch=512", "--held_out_share=0.1"),
+    *("--train_steps=3", "--checkpoint_steps=3", "--eval_sentences=4", "--beam_size=1"),
+]
+PAIRS = [(pair["source"], pair["target"]) for pair in islice(toy.examples("train"), 400)]
+
+
+def command(name, *flags):
+    return subprocess.check_output(
+        [sys.executable, "-m", f"t2t_repro.{name}", *flags],
+        cwd=ROOT.anchor,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        timeout=120,
+    )
+
+
+def train(folder, name, *flags):
+    """Trains in a process of its own and returns the work directory."""
+    workdir = folder / name
+    command("train", "--problem=parallel_text", f"--workdir={workdir}", *SIZE, *flags)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Source text in two files, target text in two, one of them packed; the same pairs as TSV."""
+    folder = tmp_path_factory.mktemp("parallel_text")
+    for name, pairs in (("first", PAIRS[:250]), ("second", PAIRS[250:])):
+        source, target = (
+            "".join(f"{line}\n" for line in side) for side in zip(*pairs, strict=True)
+        )
+        (folder / f"{name}.en").write_text(source, encoding="utf-8")
+        (folder / f"{name}.de.gz").write_bytes(gzip.compress(target.encode()))
+    lines = (f"{source}\t{target}\r\n" for source, target in PAIRS)
+    (folder / "all.tsv").write_bytes("".join(lines).encode())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def aligned(folder):
+    sources = [str(folder / f"{name}.en") for name in ("first", "second")]
+    targets = [str(folder / f"{name}.de.gz") for name in ("first", "second")]
+    return train(folder, "aligned", "--source_files", *sources, "--target_files", *targets)
+
+
+@pytest.fixture(scope="module")
+def tab_separated(folder):
+    return train(folder, "tab_separated", f"--tsv_files={folder / 'all.tsv'}")
+
+
+def prepared(workdir):
+    return {
+        f"{path.parent.name}/{path.stem}": np.load(path).tolist()
+        for path in workdir.glob("prepared/*/*.npy")
+    }
+
+
+def split_off(folder, split, seed):
+    pairs = parallel_text.examples(
+        split,
+        source_files=(),
+        target_files=(),
+        tsv_files=[folder / "all.tsv"],
+        dev_source_files=(),
+        dev_target_files=(),
+        test_source_files=(),
+        test_target_files=(),
+        held_out_share=0.1,
+        seed=seed,
+    )
+    return [(pair["source"], pair["target"]) for pair in pairs]
+
+
+def test_both_kinds_of_files_make_the_same_run(aligned, tab_separated):
+    model = "vocabulary.model"
+    assert (aligned / model).read_bytes() == (tab_separated / model).read_bytes()
+    assert prepared(aligned) == prepared(tab_separated)
+    assert (aligned / "checkpoints/step-3.index").exists()
+
+
+def test_the_seed_splits_dev_and_test_off(folder, aligned):
+    splits = {split: split_off(folder, split, seed=1) for split in ("train", "dev", "test")}
+    assert sorted(pair for pairs in splits.values() for pair in pairs) == sorted(PAIRS)
+    arrays = prepared(aligned)
+    for split in ("train", "dev"):
+        assert len(arrays[f"{split}/source_offsets"]) == len(splits[split]) + 1
+    assert 20 < len(splits["dev"]) < 60
+    assert split_off(folder, "dev", seed=2) != splits["dev"]
+
+
+def test_evaluate(folder, aligned):
+    scores = json.loads(command("evaluate", f"--workdir={aligned}", "--json"))
+    assert scores["lines"] == len(split_off(folder, "test", seed=1))
+    assert 0 < scores["perplexity"] < 1000
+    assert json.loads((aligned / "results.json").read_text()) == {"test": scores}
