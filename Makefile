@@ -10,6 +10,8 @@ demo: .venv/installed  ## the whole life of a small model in about 6 minutes on 
 	@.venv/bin/python -m t2t_repro.train --workdir=$(RUN)
 	@echo && echo "Scores on the 500 test sentences:"
 	@.venv/bin/python -m t2t_repro.evaluate --workdir=$(RUN)
+	@grep -qE '"sacrebleu": (9[0-9]|100)' $(RUN)/results.json \
+		|| { echo "BLEU is below 90: something is wrong"; exit 1; }
 	@echo && echo "Export:"
 	@.venv/bin/python -m t2t_repro.export --workdir=$(RUN) --export_dir=$(RUN)/export
 	@echo && echo "Three sentences through it:"

@@ -21,7 +21,7 @@ setup(
     package_dir={"t2t_repro.configs": "configs"},
     package_data={"t2t_repro.configs": ["*.yaml"]},
     install_requires=[
-        # Ranges are the versions that the tests ran with; tensorflow-text follows TensorFlow's.
+        # TensorFlow, its text operations and Keras go together: the versions that are tested.
         "tensorflow>=2.21,<2.22",
         "tensorflow-text>=2.21,<2.22",
         "keras>=3.15,<3.16",
@@ -39,7 +39,6 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "dev": [
-            "build",
             "jax>=0.7",  # the layers run on it too
             "mypy>=1.15",
             "pre-commit>=4",

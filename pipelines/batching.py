@@ -12,7 +12,7 @@ import typing
 
 import numpy as np
 
-from pipelines.prepare import Prepared, Side
+from pipelines.prepare import Prepared
 from pipelines.vocabulary import PAD
 
 if typing.TYPE_CHECKING:
@@ -80,7 +80,7 @@ def padded_batches(prepared: Prepared, plan: list[np.ndarray], first: int = 0) -
     rows = np.array([len(batch) for batch in rest], np.int64)
     pairs = np.concatenate([np.zeros(0, np.int64), *rest])
     indices = tf.RaggedTensor.from_row_lengths(pairs, rows)
-    source, target = _ragged(prepared.source), _ragged(prepared.target)
+    source, target = prepared.source.ragged, prepared.target.ragged
 
     def gather(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         pairs = indices[number]
@@ -88,12 +88,6 @@ def padded_batches(prepared: Prepared, plan: list[np.ndarray], first: int = 0) -
 
     dataset = tf.data.Dataset.range(len(rest))
     return dataset.map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
-
-
-def _ragged(side: Side) -> tf.RaggedTensor:
-    import tensorflow as tf
-
-    return tf.RaggedTensor.from_row_splits(tf.constant(side.tokens), tf.constant(side.offsets))
 
 
 def _padded(side: tf.RaggedTensor, pairs: tf.Tensor) -> tf.Tensor:

@@ -5,5 +5,5 @@ class BadInput(ValueError):
     """Input, a flag or a file that cannot be used as it is.
 
     The message is one line: what was got, what was wanted, how to mend it. Every command prints it
-    on stderr and ends with exit status 2; nothing else in the project ends that way.
+    on stderr and ends with exit status 2, as it does for what the operating system refuses.
     """

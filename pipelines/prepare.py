@@ -5,6 +5,8 @@ and the offsets at which its sentences begin, so that sentence i is tokens[offse
 the arrays are memory-mapped when read.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
@@ -12,13 +14,18 @@ import shutil
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _CHUNK = 8192  # sentences encoded at a time: enough to keep sentencepiece's threads busy
 
@@ -34,6 +41,15 @@ class Side:
     def lengths(self) -> np.ndarray:
         """Pieces in each sentence, EOS included: int64 [pairs]."""
         return np.diff(self.offsets)
+
+    @cached_property
+    def ragged(self) -> tf.RaggedTensor:
+        """The sentences in the CPU's memory, [pairs, (length)]; made once, on first use."""
+        import tensorflow as tf
+
+        with tf.device("/cpu:0"):
+            tokens, offsets = tf.constant(self.tokens), tf.constant(self.offsets)
+            return tf.RaggedTensor.from_row_splits(tokens, offsets, validate=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.errors import BadInput
 from t2t_repro import command, config
 
 Row = dict[str, float | int | str]
@@ -38,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
+    if given.repeats < 1:
+        raise BadInput(f"--repeats: wanted at least 1, got {given.repeats}")
     command.quiet_tensorflow()
     rows = []
     for row in BENCHES[given.what](given.repeats):

@@ -6,6 +6,7 @@ Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything e
 import argparse
 import dataclasses
 import faulthandler
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -81,6 +82,8 @@ def settings(namespace: argparse.Namespace) -> dict[str, Any]:
 
 def run(main: Callable[[], None]) -> NoReturn:
     """Runs a command's main function and ends the process with the contract's exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8 and "\n" whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     try:
         main()
         sys.stdout.flush()
@@ -111,7 +114,8 @@ def quiet_tensorflow() -> None:
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    terminal = os.dup(2)
+    sys.stderr = open(terminal, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     faulthandler.enable(sys.stderr)
     import tensorflow as tf

@@ -4,14 +4,13 @@ A configuration is made of, later ones winning: these defaults, configs/<problem
 configs/table3.yaml (`--variant`), and flags. Names are unique over the four groups: a key in a YAML
 file, a field here and a flag of the commands are one and the same word.
 
-    >>> config = resolve("wmt14_ende", variant="big", overrides={"seed": 7})
+    >>> config = resolve("multi30k_ende", variant="big", overrides={"seed": 7})
     >>> config.model.d_model, config.train.train_steps
     (1024, 300000)
 """
 
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from pipelines.errors import BadInput
+from t2t_repro.values import from_text, setting_value
 
 
 def setting(
@@ -32,7 +32,7 @@ def setting(
     among: tuple[str, ...] = (),
     may_change: bool = False,
 ) -> Any:
-    """A hyperparameter: default, help text, least value, bound, choices; see `_check`.
+    """A hyperparameter: default, help text, least value, bound, choices; see `values`.
 
     `may_change` marks what a run may change when it resumes; all else is what the run is.
     """
@@ -80,14 +80,22 @@ class Data:
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
     tsv_files: tuple[str, ...] = setting((), "parallel_text: instead, lines source<TAB>target")
-    dev_source_files: tuple[str, ...] = setting((), "parallel_text: dev text, source side")
-    dev_target_files: tuple[str, ...] = setting((), "parallel_text: dev text, target side")
-    test_source_files: tuple[str, ...] = setting((), "parallel_text: test text, source side")
-    test_target_files: tuple[str, ...] = setting((), "parallel_text: test text, target side")
+    dev_source_files: tuple[str, ...] = setting(
+        (), "parallel_text: dev text, source side", may_change=True
+    )
+    dev_target_files: tuple[str, ...] = setting(
+        (), "parallel_text: dev text, target side", may_change=True
+    )
+    test_source_files: tuple[str, ...] = setting(
+        (), "parallel_text: test text, source side", may_change=True
+    )
+    test_target_files: tuple[str, ...] = setting(
+        (), "parallel_text: test text, target side", may_change=True
+    )
     held_out_share: float = setting(
         0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
     )
-    target_language: str = setting("de", "language of the target; BLEU's tokeniser asks for it")
+    target_language: str = setting("de", "language of the target, for BLEU's tokeniser")
 
 
 @dataclass(frozen=True)
@@ -266,13 +274,8 @@ def parse(name: str, text: str) -> Any:
     Raises:
         BadInput: the text is no such value.
     """
-    if str in (_TYPES[name], *typing.get_args(_TYPES[name])):  # a path may look like a number
-        return _coerce(name, text, "flag")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
-    return _coerce(name, value, "flag")
+    hint = _TYPES[name]
+    return setting_value(FIELDS[name], hint, from_text(hint, text), "flag")
 
 
 def _check_problem(problem: str) -> None:
@@ -307,47 +310,7 @@ def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     unknown = [name for name in values if name not in FIELDS]
     if unknown:
         raise BadInput(f"{origin}: unknown key '{unknown[0]}'{nearest(unknown[0], FIELDS)}")
-    return {name: _coerce(name, value, origin) for name, value in values.items()}
-
-
-def _coerce(name: str, value: Any, origin: str) -> Any:
-    """`value` as the field's type, within its bounds; only harmless conversions are made."""
-    hint = _TYPES[name]
-    optional = isinstance(hint, types.UnionType)
-    if optional and value in (None, "none", "None"):
-        return None
-    kind = next(t for t in typing.get_args(hint) if t is not type(None)) if optional else hint
-    converted = _convert(kind, value)
-    if converted is None:
-        raise BadInput(f"{origin}: {name}: wanted {_wanted(kind)}, got {value!r}")
-    _check(name, converted, origin)
-    return converted
-
-
-def _convert(kind: Any, value: Any) -> Any:
-    """`value` as `kind`, or None if that would lose or invent something."""
-    if kind == tuple[str, ...]:
-        items = [value] if isinstance(value, str) else value
-        good = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
-        return tuple(items) if good else None
-    if kind is float and not isinstance(value, bool):
-        try:  # YAML reads 1e-9 as a string
-            return float(value)
-        except (TypeError, ValueError):
-            return None
-    return value if type(value) is kind else None
-
-
-def _wanted(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-    return names.get(kind, "a list of file names")
-
-
-def _check(name: str, value: Any, origin: str) -> None:
-    metadata = FIELDS[name].metadata
-    if metadata["low"] is not None and not value >= metadata["low"]:  # so that NaN fails too
-        raise BadInput(f"{origin}: {name}: wanted at least {metadata['low']}, got {value}")
-    if metadata["below"] is not None and not value < metadata["below"]:
-        raise BadInput(f"{origin}: {name}: wanted less than {metadata['below']}, got {value}")
-    if metadata["among"] and value not in metadata["among"]:
-        raise BadInput(f"{origin}: {name}: wanted {' or '.join(metadata['among'])}, got '{value}'")
+    return {
+        name: setting_value(FIELDS[name], _TYPES[name], value, origin)
+        for name, value in values.items()
+    }

@@ -8,6 +8,17 @@ from pipelines import text_files
 from pipelines.errors import BadInput
 from t2t_repro import command, config
 
+# Where the text is, if it has moved since training; and how to score files.
+_DATA = (
+    "data_dir",
+    "dev_source_files",
+    "dev_target_files",
+    "test_source_files",
+    "test_target_files",
+    "tokenized",
+    "target_language",
+)
+
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
@@ -20,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--references", type=Path, help="the human translations of these lines")
     flags.add_argument("--problem", help="how to score the two files")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_settings(flags, ["decode"], "data_dir", "tokenized", "target_language")
+    command.add_settings(flags, ["decode"], *_DATA)
     return flags
 
 

@@ -31,7 +31,7 @@ from t2t_repro.checkpoints import average_last
 from t2t_repro.config import Config
 from t2t_repro.loop import Loop
 from t2t_repro.problems import PROBLEMS, Problem, Scores
-from t2t_repro.trainer import Trainer, default_strategy
+from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 from t2t_repro.translator import Translator, translate_lines
 from t2t_repro.validation import Validation, ordered_batches
@@ -61,15 +61,15 @@ class Experiment:
         """The run's decoder from text to text."""
         return Translator(self.model, self.vocabulary, self.config.decode)
 
-    def prepared(self, split: str) -> Prepared:
-        """A split as ids, prepared on first use and reported on stderr.
+    def prepared(self, split: str, folder: Path) -> Prepared:
+        """A split as ids, prepared in `folder` on first use and reported on stderr.
 
         Training pairs longer than `max_length` are dropped; of the other splits only what the
         decoder would cut.
         """
         config = self.config
         limit = config.data.max_length if split == "train" else config.decode.max_source_length
-        directory = self.workdir / "prepared" / split
+        directory = folder / split
         result = prepare(self.problem.examples(split, config), self.vocabulary, limit, directory)
         print(f"{split}: {result.report()}", file=sys.stderr)
         return result
@@ -107,11 +107,10 @@ def begin(
     return config
 
 
-def build(config: Config, workdir: Path) -> Experiment:
+def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Experiment:
     """A model with its initial weights and its vocabulary, learnt on first use."""
     keras.utils.set_random_seed(config.train.seed)
     vocabulary = _vocabulary(config, workdir)
-    strategy = default_strategy()
     with strategy.scope():
         rows = config.model.embedding_rows or vocabulary.size
         if rows < vocabulary.size:
@@ -127,13 +126,16 @@ def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
 
     Args:
         workdir: The run.
-        overrides: Decode settings and `data_dir`, for this command alone.
+        overrides: Decode settings and where the data is, for this command alone.
 
     Raises:
         BadInput: no run there, or one without a usable checkpoint.
     """
-    config = configs.override(configs.of_run(workdir), overrides)
-    experiment = build(config, workdir)
+    saved = configs.of_run(workdir)
+    config = configs.override(saved, overrides)
+    if changed := configs.conflicts(saved, config):
+        raise BadInput(f"{workdir} holds a run with other settings: {', '.join(changed)}")
+    experiment = build(config, workdir, tf.distribute.get_strategy())  # decoding takes one device
     count = average_last(experiment.model, experiment.checkpoint_dir, config.decode.average_last)
     print(f"weights: mean of the last {count} checkpoints", file=sys.stderr)
     return experiment
@@ -141,7 +143,8 @@ def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
 
 def train(experiment: Experiment) -> None:
     """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`."""
-    config, data, dev = experiment.config, experiment.prepared("train"), experiment.prepared("dev")
+    config, folder = experiment.config, experiment.workdir / "prepared"
+    data, dev = experiment.prepared("train", folder), experiment.prepared("dev", folder)
     _write(experiment.workdir / "config.yaml", lambda file: configs.save(config, file))
     devices = experiment.strategy.extended.worker_devices
     weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
@@ -163,9 +166,11 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     hypotheses = [result.translation for result in results]
     references = [pair["target"] for pair in pairs]
     trainer = Trainer(experiment.model, experiment.config.train, experiment.strategy)
-    batches = ordered_batches(experiment.prepared(split), experiment.config)
     scores = experiment.problem.score(hypotheses, references, experiment.config)
-    scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
+    # Not in the run's own folder: the files that are scored may change from one call to the next.
+    with tempfile.TemporaryDirectory() as folder:
+        batches = ordered_batches(experiment.prepared(split, Path(folder)), experiment.config)
+        scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
     text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
     _write(path, lambda file: file.write_text(text, encoding="utf-8"))
     return scores

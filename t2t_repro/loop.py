@@ -32,7 +32,6 @@ class Interval:
     """What happened since the last TensorBoard point."""
 
     sums: list[tf.Tensor] = field(default_factory=list)  # of Trainer.step; not waited for
-    cells: int = 0  # of the padded batches, both sides
     began: float = field(default_factory=time.monotonic)
 
     def values(self) -> dict[str, float]:
@@ -86,6 +85,7 @@ class Loop:
             BadInput: a checkpoint cannot be read or written, or the loss is not a number.
         """
         self.checkpoints.restore_latest()
+        self.trainer.part_dropout()
         step, last = int(self.trainer.optimizer.iterations), self.config.train.train_steps
         if step >= last:
             print(f"step {step:,} is done already; go on with --train_steps=N", file=sys.stderr)
@@ -99,31 +99,33 @@ class Loop:
             self._train(step, bar, stopped)
 
     def _train(self, step: int, bar: tqdm, stopped: list[int]) -> None:
-        train, interval, saved = self.config.train, Interval(), (step, time.monotonic())
+        train, interval, saved = self.config.train, Interval(), time.monotonic()
         batches = self._batches()
         while step < train.train_steps:
             source, target = next(batches)
             interval.sums.append(self.trainer.step(source, target))
             step += 1
             bar.update()
-            if step % train.log_steps == 0:
+            due = step == train.train_steps or bool(stopped) or self._due(step, saved)
+            if due or step % train.log_steps == 0:  # also, so that no state with NaN is saved
                 self._log(step, interval, bar)
                 interval = Interval()
-            if step == train.train_steps or stopped or self._due(step, *saved):
-                began = time.monotonic()
+            if due:
                 self.checkpoints.save(step)
-                if stopped:
+                if stopped and step < train.train_steps:
                     raise Stopped
                 self.validate(step)
-                saved = (step, time.monotonic())
-                interval.began += time.monotonic() - began
+                saved, interval = time.monotonic(), Interval()
 
-    def _due(self, step: int, saved_step: int, saved_time: float) -> bool:
-        """Whether it is time for a checkpoint, by steps if they are given, else by minutes."""
+    def _due(self, step: int, saved: float) -> bool:
+        """Whether it is time for a checkpoint, by steps if they are given, else by minutes.
+
+        A run that was stopped between two checkpoints has one more, and then the same as others.
+        """
         train = self.config.train
         if train.checkpoint_steps:
-            return step - saved_step >= train.checkpoint_steps
-        return time.monotonic() - saved_time >= 60 * train.checkpoint_minutes
+            return step % train.checkpoint_steps == 0
+        return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
     def _log(self, step: int, interval: Interval, bar: tqdm) -> None:
         values = interval.values()
@@ -165,7 +167,6 @@ def _stop_signals() -> Iterator[list[int]]:
         if received:
             raise KeyboardInterrupt
         received.append(number)
-        print("\nstopping after this step", file=sys.stderr)
 
     before = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

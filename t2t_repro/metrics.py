@@ -16,6 +16,8 @@ from pipelines.errors import BadInput
 # The arithmetic of Moses' multi-bleu.perl on text that is tokens already: corpus level, up to
 # 4-grams, cased, and 0 when an n-gram order has no match at all (sacreBLEU would smooth that).
 # `force` only silences sacreBLEU's warning that the text looks tokenised.
+# Languages written without spaces between words; the signature names what was used.
+_SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
 MULTI_BLEU = BLEU(tokenize="none", smooth_method="none", force=True)
 
 _HYPHEN_INSIDE_WORD = re.compile(r"(\S)-(\S)")
@@ -52,7 +54,8 @@ def translation_scores(
     """
     _check_lines(hypotheses, references)
     # `force`: good plain text may end in " ." as well; the caller has said which kind it is.
-    bleu = BLEU(tokenize="none" if tokenized else "13a", force=True)
+    tokenize = "none" if tokenized else _SACREBLEU_TOKENIZERS.get(language, "13a")
+    bleu = BLEU(tokenize=tokenize, force=True)
     chrf = CHRF()
     paper_style = _tokenized_paper_bleu if tokenized else paper_bleu
     return {

@@ -49,6 +49,19 @@ class Trainer:
             self.optimizer = make_optimizer(config, model.config.d_model)
             self.optimizer.build(model.trainable_variables)
 
+    def part_dropout(self) -> None:
+        """Gives each replica random numbers of its own; call once, after any restore.
+
+        Keras's random states are alike on all replicas, and saved from the first, which keeps its.
+        """
+
+        def add_replica_id() -> None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for state in self.model.non_trainable_variables:
+                state.value.assign_add(tf.cast(tf.stack([replica, 0]), state.value.dtype))
+
+        self.strategy.run(tf.function(add_replica_id))
+
     @tf.function(input_signature=_BATCH)
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """One update from source [b, s], target [b, t].

@@ -77,8 +77,9 @@ class Translator(tf.Module):
 
 
 _BATCH_LINES = 64
-# Source characters of a batch, padding counted; bounds the cache of very long lines.
-_BATCH_CHARACTERS = 16_384
+# Source bytes of a batch, padding counted; a line has at most a piece a byte and EOS, so that this
+# bounds the cache of very long lines.
+_BATCH_BYTES = 16_384
 
 
 def translate_lines(
@@ -105,9 +106,9 @@ def translate_lines(
 
 def _batches_by_length(lines: list[str]) -> Iterator[list[int]]:
     """Indices of the lines, longest first, so that memory is at its peak at once."""
-    order = sorted(range(len(lines)), key=lambda index: -len(lines[index]))
+    lengths = [len(line.encode(errors="replace")) for line in lines]
+    order = sorted(range(len(lines)), key=lambda index: -lengths[index])
     while order:
-        longest = max(1, len(lines[order[0]]))
-        count = min(_BATCH_LINES, max(1, _BATCH_CHARACTERS // longest))
+        count = min(_BATCH_LINES, max(1, _BATCH_BYTES // max(1, lengths[order[0]])))
         yield order[:count]
         order = order[count:]

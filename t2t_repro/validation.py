@@ -59,18 +59,21 @@ class Validation:
         batches = ordered_batches(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
         if self.pairs:
-            values["dev/sacrebleu"] = self._translate(step)
+            name, value = self._translate(step)
+            values[f"dev/{name}"] = value
         self._write(step, values)
         shown = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
         tqdm.write(f"step {step:,}: {shown}", file=sys.stderr)
 
-    def _translate(self, step: int) -> float:
+    def _translate(self, step: int) -> tuple[str, float]:
+        """The problem's main score: (name, value)."""
         lines = [pair["source"] for pair in self.pairs]
         hypotheses = [result.translation for result in translate_lines(self.translator, lines)]
         references = [pair["target"] for pair in self.pairs]
         with self.writer.as_default(step):
             tf.summary.text("dev/samples", _table(lines, references, hypotheses))
-        return float(self.problem.score(hypotheses, references, self.config)["sacrebleu"])
+        name, value = next(iter(self.problem.score(hypotheses, references, self.config).items()))
+        return name, float(value)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         with self.writer.as_default(step):

@@ -11,7 +11,7 @@ from t2t_repro import config
 
 # What a shell has; importing Keras, as other tests do, sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-COMMANDS = ("train", "evaluate", "translate", "export")
+COMMANDS = ("train", "evaluate", "translate", "export", "bench")
 
 
 def run(command, *arguments, python=()):
@@ -66,9 +66,10 @@ def test_list_variants_prints_every_row():
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_unknown_flag_is_answered_with_the_nearest(command):
-    needed = {"export": ["--workdir=a", "--export_dir=b"]}.get(command, [])
-    line = refusal(command, *needed, "--beam_sise=4")
-    assert "'--beam_sise'; did you mean '--beam_size'?" in line
+    needed = {"export": ["--workdir=a", "--export_dir=b"], "bench": ["input"]}.get(command, [])
+    known = "--repeats" if command == "bench" else "--beam_size"
+    wrong = known.replace("s", "z")
+    assert f"'{wrong}'; did you mean '{known}'?" in refusal(command, *needed, f"{wrong}=4")
 
 
 @pytest.mark.parametrize("flag", ["--train_step=5", "--prob=toy_ende", "--list"])

@@ -306,11 +306,15 @@ def test_conflicts_are_what_may_not_change():
     ]
 
 
-def test_a_resumed_run_may_change_only_where_to_stop_how_to_log_and_how_to_decode():
+def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
     free = {name for name, field in FIELDS.items() if field.metadata["may_change"]}
     decode = {field.name for field in dataclasses.fields(config.Decode)}
     assert free - decode == {
         "data_dir",
+        "dev_source_files",
+        "dev_target_files",
+        "test_source_files",
+        "test_target_files",
         "train_steps",
         "checkpoint_minutes",
         "checkpoint_steps",
@@ -319,3 +323,9 @@ def test_a_resumed_run_may_change_only_where_to_stop_how_to_log_and_how_to_decod
         "eval_sentences",
     }
     assert decode <= free
+
+
+def test_every_problem_has_a_file_and_every_file_a_problem():
+    from t2t_repro.problems import PROBLEMS
+
+    assert sorted(PROBLEMS) == config.problem_names()

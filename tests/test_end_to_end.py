@@ -41,23 +41,23 @@ LINES = [
 LONG, BROKEN = 5, 8  # numbers of lines that are commented on, from 1
 
 
-def python(*arguments, stdin=b"", cwd=ROOT.anchor):
+def python(*arguments, stdin=b"", cwd=ROOT.anchor, **environment):
     """Output and messages of a child process that must end well."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         input=stdin,
         capture_output=True,
         cwd=cwd,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | environment,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout, done.stderr.decode()
 
 
-def command(name, *flags, stdin=b""):
+def command(name, *flags, stdin=b"", **environment):
     """The same of a command, which must keep TensorFlow's own messages to itself."""
-    stdout, stderr = python("-m", f"t2t_repro.{name}", *flags, stdin=stdin)
+    stdout, stderr = python("-m", f"t2t_repro.{name}", *flags, stdin=stdin, **environment)
     noise = ["oneDNN", "cuda", "E0000", "WARNING", "Warning", "Traceback"]
     assert not [word for word in noise if word in stderr], stderr
     return stdout, stderr
@@ -208,7 +208,10 @@ def test_empty_stdin_gives_empty_stdout(workdir):
 
 def test_an_export_translates_like_its_run(moved_export, translated):
     stdout, stderr = command(
-        "translate", f"--saved_model={moved_export}", stdin=b"\n".join(LINES) + b"\n"
+        "translate",
+        f"--saved_model={moved_export}",
+        stdin=b"\n".join(LINES) + b"\n",
+        PYTHONIOENCODING="latin-1",  # as in an old locale: text is UTF-8 all the same
     )
     assert stdout == translated[0]
     assert f"line {BROKEN}: not UTF-8" in stderr

@@ -28,6 +28,7 @@ BACKEND_FREE = {
         "metrics",
         "schedule",
         "transformer",
+        "values",
     )
 }
 BACKEND_FREE_LIBRARIES = {"keras", "numpy", "sacrebleu", "sacremoses", "yaml"}

@@ -17,17 +17,13 @@ VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check
 def wheel(tmp_path_factory):
     """Built from a copy, since setuptools leaves build/ and *.egg-info where it works."""
     directory = tmp_path_factory.mktemp("wheel")
-    listing = subprocess.check_output(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT
-    )
-    for name in filter(None, listing.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, directory / "source" / name)
+    source = directory / "source"
+    for folder in ("t2t_repro", "pipelines", "configs", "tests"):
+        shutil.copytree(ROOT / folder, source / folder)
+    for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run(
-        [*VENV_PIP, "wheel", *options, "-w", directory, directory / "source"], check=True
-    )
+    subprocess.run([*VENV_PIP, "wheel", *options, "-w", directory, source], check=True)
     (path,) = directory.glob("*.whl")
     return path
 

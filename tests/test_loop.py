@@ -158,6 +158,12 @@ def test_checkpoints_by_steps_are_validated(data, tmp_path):
     assert saved_steps(tmp_path) == run.validated == [3, 6, 7]
 
 
+def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
+    train(data, tmp_path, stop_at=4, train_steps=9, checkpoint_steps=3)
+    train(data, tmp_path, train_steps=9, checkpoint_steps=3)
+    assert saved_steps(tmp_path) == [3, 4, 6, 9]
+
+
 @pytest.mark.parametrize(("minutes", "steps"), [(1000.0, [4]), (0.0, [1, 2, 3, 4])])
 def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     train(data, tmp_path, train_steps=4, checkpoint_steps=0, checkpoint_minutes=minutes)
@@ -189,6 +195,12 @@ def test_reports_are_means_per_token_since_the_one_before(data, tmp_path):
 def test_loss_that_is_no_number_ends_the_run(data, tmp_path):
     with pytest.raises(BadInput, match="the loss at step 2 is not a number"):
         train(data, tmp_path, train_steps=5, learning_rate_scale=1e30)
+    assert saved_steps(tmp_path) == []
+
+
+def test_loss_that_is_no_number_is_not_saved_between_two_logs(data, tmp_path):
+    with pytest.raises(BadInput, match="is not a number"):
+        train(data, tmp_path, train_steps=3, log_steps=100, learning_rate_scale=1e30)
     assert saved_steps(tmp_path) == []
 
 

@@ -147,14 +147,17 @@ def test_perplexity_changes_no_weight(tiny):
 # Replicas. TensorFlow takes its devices once, when it starts: hence a process of its own.
 
 REPLICAS = """
-import json, sys
+import json, sys, tempfile
+from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
-from t2t_repro.config import Model, Train
+from t2t_repro.checkpoints import Checkpoints, average_last
+from t2t_repro.config import Decode, Model, Train
+from t2t_repro.decoding import make_decoder
 from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 
@@ -165,7 +168,7 @@ two = tf.distribute.MirroredStrategy(["/cpu:0", "/cpu:1"])
 
 def build(strategy, dropout):
     with strategy.scope():
-        model = Transformer(Model(1, 12, 20, 3, 5, 7, dropout), rows=23)
+        model = Transformer(Model(1, 12, 20, 3, 5, 7, dropout, learned_positions=9), rows=23)
     rng = np.random.default_rng(1)
     for variable in model.trainable_variables:
         variable.assign(rng.normal(0.3, 0.3, variable.shape).astype("float32"))
@@ -195,7 +198,21 @@ for rows in (5, 1):
         "difference": largest(weights(single), weights(double)),
         "moved": largest(weights(single), before),
     }
+with tempfile.TemporaryDirectory() as folder:
+    place = tf.Variable([0, 0], dtype=tf.int64)
+    Checkpoints(Path(folder), 1, double.model, double.optimizer, place).save(1)
+    for name, strategy in (("one", one), ("two", two)):
+        restored = build(strategy, 0.0)
+        average_last(restored.model, Path(folder), 1)
+        ids, _ = make_decoder(restored.model, Decode(), np.arange(23) > 2, eos=1)(source)
+        results["restored on " + name] = {
+            "difference": largest(weights(restored), weights(double)),
+            "ids": ids.numpy().tolist(),
+        }
 dropped = build(two, 0.3)
+dropped.part_dropout()
+state = dropped.model.non_trainable_variables[0].value
+results["seeds"] = [s.numpy().tolist() for s in two.experimental_local_results(state)]
 before = weights(dropped)
 results["dropout"] = {
     "sums": dropped.step(source, target).numpy().tolist(),
@@ -232,6 +249,17 @@ def test_step_on_two_replicas_is_the_step_on_one(replicas, rows):
 def test_sums_of_two_replicas_are_those_of_one(replicas, rows, what):
     one, two = replicas[rows][what]
     assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_run_on_two_replicas_is_restored_on_one_and_on_two(replicas):
+    one, two = replicas["restored on one"], replicas["restored on two"]
+    assert one["difference"] == two["difference"] == 0.0
+    assert one["ids"] == two["ids"]
+
+
+def test_replicas_draw_different_dropout(replicas):
+    (first, count), (second, same_count) = replicas["seeds"]
+    assert (second, same_count) == (first + 1, count)
 
 
 def test_two_replicas_train_with_dropout(replicas):

@@ -5,7 +5,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -412,11 +411,3 @@ def test_too_small_a_size_names_one_that_works(size):
 def test_learning_from_no_text_is_bad_input(sentences):
     with pytest.raises(BadInput, match="no text to learn from"):
         Vocabulary.learn(sentences, SIZE)
-
-
-def test_encoding_is_fast(vocabulary):
-    """29,000 sentences take 0.15 s on two cores; 2 s leave room for a busy machine."""
-    sentences = (ENGLISH + GERMAN) * 3_625
-    start = time.perf_counter()
-    assert len(vocabulary.encode(sentences)) == 29_000
-    assert time.perf_counter() - start < 2
