@@ -131,7 +131,7 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path)
     shutil.copytree(workdir, run)
     before = files(run)
     _, stderr = command("train", f"--workdir={run}", *SIZE)
-    assert "going on from step 120 of 120" in stderr
+    assert "step 120 is done already" in stderr
     assert files(run) == before
 
     _, stderr = command("train", f"--workdir={run}", "--train_steps=130")
