@@ -70,16 +70,9 @@ def beam_search(
     """
     batch = ops.shape(max_lengths)[0]
     state = _initial_state(cache, batch, beam_size, length)
-    best_penalty = length_penalty(max_lengths, alpha)  # [b], the largest a hypothesis can have
 
     def unfinished(*loop: Any) -> Any:
-        state = BeamState(*loop)
-        # Log-probabilities only fall, and are negative: this is the best an alive one can score.
-        bound = state.alive_log_prob[:, 0] / best_penalty
-        open_rows = ops.logical_and(
-            bound > state.finished_score[:, 0], state.position < max_lengths
-        )
-        return ops.any(open_rows)
+        return _can_improve(BeamState(*loop), max_lengths, alpha)
 
     def advance(*loop: Any) -> tuple[Any, ...]:
         state = BeamState(*loop)
@@ -104,6 +97,15 @@ def _initial_state(cache: Any, batch: Any, beam_size: int, length: Any) -> BeamS
         finished_score=ops.ones((batch, beam_size), "float32") * IMPOSSIBLE,
         cache=cache,
     )
+
+
+def _can_improve(state: BeamState, max_lengths: Any, alpha: float) -> Any:
+    """Whether, in any row, an alive hypothesis can still overtake the best finished one."""
+    # Log-probabilities only fall, and are negative: divided by the penalty of the greatest length,
+    # this is the best an alive one can score.
+    bound = state.alive_log_prob[:, 0] / length_penalty(max_lengths, alpha)  # [b]
+    is_better = bound > state.finished_score[:, 0]
+    return ops.any(ops.logical_and(is_better, state.position < max_lengths))
 
 
 def _last_tokens(state: BeamState) -> Any:

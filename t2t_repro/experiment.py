@@ -98,13 +98,7 @@ def begin(
             f"{workdir} holds a run of {saved.problem}, variant {saved.variant}; wanted "
             f"{problem or saved.problem}, variant {variant or saved.variant}; use another --workdir"
         )
-    config = configs.override(saved, overrides)
-    if changed := configs.conflicts(saved, config):
-        raise BadInput(
-            f"{workdir} holds a run with other settings: {', '.join(changed)}; leave these flags "
-            "out to go on with it, or use another --workdir"
-        )
-    return config
+    return _override(saved, overrides, workdir)
 
 
 def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Experiment:
@@ -129,12 +123,9 @@ def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
         overrides: Decode settings and where the data is, for this command alone.
 
     Raises:
-        BadInput: no run there, or one without a usable checkpoint.
+        BadInput: no run there, one without a usable checkpoint, or other settings than it has.
     """
-    saved = configs.of_run(workdir)
-    config = configs.override(saved, overrides)
-    if changed := configs.conflicts(saved, config):
-        raise BadInput(f"{workdir} holds a run with other settings: {', '.join(changed)}")
+    config = _override(configs.of_run(workdir), overrides, workdir)
     experiment = build(config, workdir, tf.distribute.get_strategy())  # decoding takes one device
     count = average_last(experiment.model, experiment.checkpoint_dir, config.decode.average_last)
     print(f"weights: mean of the last {count} checkpoints", file=sys.stderr)
@@ -174,6 +165,17 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
     _write(path, lambda file: file.write_text(text, encoding="utf-8"))
     return scores
+
+
+def _override(saved: Config, overrides: Mapping[str, Any], workdir: Path) -> Config:
+    """A run's configuration with what may change replaced; raises BadInput for the rest."""
+    config = configs.override(saved, overrides)
+    if changed := configs.conflicts(saved, config):
+        raise BadInput(
+            f"{workdir} holds a run with other settings: {', '.join(changed)}; leave these flags "
+            "out to go on with it, or use another --workdir"
+        )
+    return config
 
 
 def _vocabulary(config: Config, workdir: Path) -> Vocabulary:

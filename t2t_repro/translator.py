@@ -77,8 +77,8 @@ class Translator(tf.Module):
 
 
 _BATCH_LINES = 64
-# Source bytes of a batch, padding counted; a line has at most a piece a byte and EOS, so that this
-# bounds the cache of very long lines.
+# Source bytes of a batch, padding counted. A piece is a byte or more but where NFKC spells out a
+# compatibility character, so that this bounds the cache of very long lines.
 _BATCH_BYTES = 16_384
 
 
