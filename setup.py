@@ -8,6 +8,14 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "t2t_repro/__init__.py").read_text())[1]
 
+# What `bench vocabulary` compares the BPE here with: no command but that one uses them.
+PEERS = [
+    "tokenizers>=0.20",  # Hugging Face's byte-level BPE and WordPiece
+    "subword-nmt>=0.3.8,<0.4",  # Sennrich's own, which the paper cites
+]
+
+BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
+
 setup(
     name="t2t_repro",
     version=VERSION,
@@ -29,7 +37,7 @@ setup(
         "importlib_resources>=5",  # tensorflow-datasets 4.9.10 imports it without asking for it
         "tensorboard>=2.20",  # TensorFlow 2.21 no longer brings it
         "numpy>=1.26",
-        "sentencepiece>=0.2,<0.3",  # learns the BPE; tensorflow-text only applies it
+        "sentencepiece>=0.2.3,<0.3",  # learns the BPE; tensorflow-text only applies it
         "sacrebleu>=2.4,<3",
         "sacremoses>=0.1.1,<0.3",  # Moses tokenisation, for BLEU as the paper counted it
         "pyyaml>=6",
@@ -38,7 +46,11 @@ setup(
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
+        "beam": BEAM,
+        "peers": PEERS,
         "dev": [
+            *BEAM,
+            *PEERS,
             "jax>=0.7",  # the layers run on it too
             "mypy>=1.15",
             "pre-commit>=4",
