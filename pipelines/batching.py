@@ -1,9 +1,9 @@
-"""Plan an epoch's batches from the lengths, then gather, pad and prefetch them with tf.data.
+"""An epoch's batches: planned in NumPy, then gathered and prefetched by tf.data.
 
 All lengths are known after preparation, so which pairs form which batch, and in which order, is
-computed in NumPy from (seed, epoch). A run's place in its data is therefore two integers, the epoch
-and the number of batches already seen, and a resumed run sees the batches that an uninterrupted one
-would have seen.
+computed from (seed, epoch). A run's place in its data is therefore two integers, the epoch and the
+number of batches already seen, and a resumed run sees the batches that an uninterrupted one would
+have seen. Nothing here depends on the number of replicas: each takes its rows of the whole batch.
 """
 
 from __future__ import annotations
@@ -12,85 +12,89 @@ import typing
 
 import numpy as np
 
-from pipelines.prepare import Prepared
-from pipelines.vocabulary import PAD
+from pipelines.buckets import choose_buckets
+from pipelines.prepared import Prepared
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
 
-def plan_epoch(
-    source_lengths: np.ndarray,
-    target_lengths: np.ndarray,
-    tokens_per_batch: int,
-    seed: int,
-    epoch: int,
-) -> list[np.ndarray]:
-    """Every pair once, in batches of about `tokens_per_batch` tokens a side, in random order.
+class Batch(typing.NamedTuple):
+    """Which pairs, padded to which lengths."""
 
-    "Sentence pairs were batched together by approximate sequence length" (5.1): pairs are sorted by
-    source length, then target length, equal ones in random order, and cut into batches such that
-    rows x longest is at most `tokens_per_batch` on both sides; padding counts. A pair longer than
-    that is a batch of its own. On Multi30k with 4,096 tokens 5 % of the cells are padding.
+    pairs: np.ndarray  # int64 [rows]; -1 is an empty row
+    source_length: int
+    target_length: int
+
+
+class Batching:
+    """All batches of a split, epoch after epoch.
 
     Args:
-        source_lengths: int [pairs].
-        target_lengths: int [pairs].
-        tokens_per_batch: Cells of a batch, a side.
-        seed: Of the run.
-        epoch: From 0; each epoch has other batches.
-
-    Returns:
-        The batches, each an int64 array of pair indices.
+        prepared: the split.
+        tokens_per_batch: tokens of a batch, a side.
+        max_shapes: most shapes that batches have.
+        count_padding: whether `tokens_per_batch` includes padding.
+        seed: of the run.
     """
-    rng = np.random.default_rng([seed, epoch])
-    ties = rng.random(len(source_lengths))
-    # Snake order: target lengths rise and fall in turn, so that they do not jump where the source
-    # length changes in the middle of a batch.
-    snake = np.where(source_lengths % 2 == 0, target_lengths, -target_lengths)
-    order = np.lexsort((ties, snake, source_lengths))
-    batches = _cut(order, source_lengths[order], target_lengths[order], tokens_per_batch)
-    return [batches[index] for index in rng.permutation(len(batches))]
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        tokens_per_batch: int,
+        max_shapes: int,
+        count_padding: bool,
+        seed: int,
+    ):
+        self.prepared, self.seed = prepared, seed
+        lengths = prepared.lengths[:, 0], prepared.lengths[:, 1]
+        self.buckets = choose_buckets(*lengths, tokens_per_batch, max_shapes, count_padding)
+
+    def plan(self, epoch: int) -> list[Batch]:
+        """Every pair once, in batches whose order is random; other ones in each epoch.
+
+        Pairs are shuffled within their bucket, and the bucket cut into batches of its own shape.
+        Where the pairs are not enough for all of them, the last row of some batches is empty: of
+        4.5M pairs of news text 2,400 rows in 5,900 batches. These take 0.5 s to plan.
+        """
+        rng = np.random.default_rng([self.seed, epoch])
+        order = rng.permutation(len(self.prepared))
+        order = order[np.argsort(self.buckets.bucket[order], kind="stable")]
+        ends = np.cumsum(np.bincount(self.buckets.bucket, minlength=len(self.buckets.rows)))
+        shapes = zip(self.buckets.source_length, self.buckets.target_length, strict=True)
+        plan = [
+            Batch(rows, int(source_length), int(target_length))
+            for pairs, most, (source_length, target_length) in zip(
+                np.split(order, ends[:-1]), self.buckets.rows, shapes, strict=True
+            )
+            for rows in _rows(pairs, int(most))
+        ]
+        return [plan[index] for index in rng.permutation(len(plan))]
+
+    def batches(self, epoch: int, first: int = 0) -> tf.data.Dataset:
+        """Batches `first` and later of an epoch: (source int32 [b, s], target int32 [b, t])."""
+        import tensorflow as tf
+
+        plan = self.plan(epoch)
+        # As tensors: TensorFlow never lets go of what a numpy_function refers to, 40 MB an epoch.
+        pairs = tf.RaggedTensor.from_row_lengths(
+            np.concatenate([batch.pairs for batch in plan]), [len(batch.pairs) for batch in plan]
+        )
+        lengths = tf.constant([batch[1:] for batch in plan])
+
+        def gather(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            wanted = [pairs[number], lengths[number, 0], lengths[number, 1]]
+            source, target = tf.numpy_function(self.prepared.padded, wanted, [tf.int32] * 2, False)
+            return tf.ensure_shape(source, [None, None]), tf.ensure_shape(target, [None, None])
+
+        # One call at a time: Python runs no two, and one is 100 times as fast as a training step.
+        return tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
 
 
-def _cut(
-    order: np.ndarray, source: np.ndarray, target: np.ndarray, tokens_per_batch: int
-) -> list[np.ndarray]:
-    """Consecutive runs of `order`, each as long as both sides allow; lengths are sorted alike."""
-    batches, start = [], 0
-    while start < len(order):
-        most = max(1, tokens_per_batch // int(source[start]))
-        window = slice(start, start + most)
-        longest_source = np.maximum.accumulate(source[window])
-        longest_target = np.maximum.accumulate(target[window])
-        rows = np.arange(1, len(longest_source) + 1)
-        cells = rows * np.maximum(longest_source, longest_target)  # rising
-        count = max(1, int(np.searchsorted(cells, tokens_per_batch, side="right")))
-        batches.append(order[start : start + count])
-        start += count
-    return batches
-
-
-def padded_batches(prepared: Prepared, plan: list[np.ndarray], first: int = 0) -> tf.data.Dataset:
-    """Batches `first` and later of a plan: (source int32 [b, s], target int32 [b, t])."""
-    import tensorflow as tf
-
-    rest = plan[first:]
-    # Int64 also when nothing is left, as after a checkpoint with an epoch's last batch.
-    rows = np.array([len(batch) for batch in rest], np.int64)
-    pairs = np.concatenate([np.zeros(0, np.int64), *rest])
-    indices = tf.RaggedTensor.from_row_lengths(pairs, rows)
-    source, target = prepared.source.ragged, prepared.target.ragged
-
-    def gather(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pairs = indices[number]
-        return _padded(source, pairs), _padded(target, pairs)
-
-    dataset = tf.data.Dataset.range(len(rest))
-    return dataset.map(gather, num_parallel_calls=2, deterministic=True).prefetch(2)
-
-
-def _padded(side: tf.RaggedTensor, pairs: tf.Tensor) -> tf.Tensor:
-    import tensorflow as tf
-
-    return tf.cast(tf.gather(side, pairs).to_tensor(PAD), tf.int32)
+def _rows(pairs: np.ndarray, most: int) -> np.ndarray:
+    """The pairs of a bucket as batches: int64 [batches, most], the last of some rows -1."""
+    count = -(-len(pairs) // most)
+    short = count * most - len(pairs)  # batches with a row too few; fewer than there are batches
+    full = pairs[: (count - short) * most].reshape(-1, most)
+    rest = pairs[(count - short) * most :].reshape(short, most - 1)
+    return np.concatenate([full, np.pad(rest, ((0, 0), (0, 1)), constant_values=-1)])

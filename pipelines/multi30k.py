@@ -4,16 +4,13 @@
 the source repository's own lower-cased, normalised, Moses-tokenised version.
 """
 
-import contextlib
 import hashlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import requests
 import tensorflow_datasets as tfds
 
-from pipelines import text_files
+from pipelines import text_files, tfds_source
 from pipelines.errors import BadInput
 
 # The repository is pinned to a commit, so neither addresses nor content move.
@@ -23,7 +20,6 @@ BASE_ADDRESS = (
 )
 
 _FILE_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-_TFDS_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 
 # sha256 of each file's text, unpacked. The repository serves raw/ gzipped and tok/ plain; a digest
 # of the text holds for both and for any way of packing, so it is the one check. (TFDS's own
@@ -64,17 +60,17 @@ def examples(split: str, *, data_dir: str | None, tokenized: bool) -> Iterator[d
     """
     config = "tok" if tokenized else "raw"
     if data_dir is None:
-        builder = Multi30kEnde(config=config)
-        _prepare(builder)
-        return _prepared_examples(builder, split)
+        builder = tfds_source.open_builder(Multi30kEnde, config, None)
+        tfds_source.prepare(builder)
+        return tfds_source.examples(builder, split, source="en", target="de")
     names = {name: _file_names(name, config) for name in _FILE_STEMS}
     wanted = [name for pair in names.values() for name in pair]
     if any(_find(data_dir, name).exists() for name in wanted):
         source, target = names[split]
         return text_files.aligned(_find(data_dir, source), _find(data_dir, target))
-    builder = Multi30kEnde(config=config, data_dir=data_dir)
-    if (builder.data_path / "dataset_info.json").exists():
-        return _prepared_examples(builder, split)
+    builder = tfds_source.open_builder(Multi30kEnde, config, data_dir)
+    if tfds_source.is_prepared(builder):
+        return tfds_source.examples(builder, split, source="en", target="de")
     raise BadInput(
         f"--data_dir={data_dir}: holds no Multi30k ({config}); wanted {', '.join(wanted)} (each "
         f"plain or .gz) or {Multi30kEnde.name}/ prepared by TFDS: fetch the files from "
@@ -115,7 +111,7 @@ class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
         names = {split: _file_names(split, self.builder_config.name) for split in _FILE_STEMS}
         paths = _download(dl_manager, [name for pair in names.values() for name in pair])
         return {
-            _TFDS_SPLITS[split]: self._generate_examples(paths[english], paths[german])
+            tfds_source.SPLITS[split]: self._generate_examples(paths[english], paths[german])
             for split, (english, german) in names.items()
         }
 
@@ -124,24 +120,6 @@ class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
     ) -> Iterator[tuple[int, dict[str, str]]]:
         for number, pair in enumerate(text_files.aligned(english, german)):
             yield number, {"en": pair["source"], "de": pair["target"]}
-
-
-def _prepare(builder: Multi30kEnde) -> None:
-    """Downloads and prepares the data set, unless that is done."""
-    # Google's bucket of prepared data sets does not have this one: do not ask there.
-    config = tfds.download.DownloadConfig(try_download_gcs=False)
-    # TFDS reports its progress on stdout, which belongs to the results.
-    with contextlib.redirect_stdout(sys.stderr):
-        builder.download_and_prepare(download_config=config)
-
-
-def _prepared_examples(builder: Multi30kEnde, split: str) -> Iterator[dict[str, str]]:
-    # A reader may stop early, and a half-filled cache makes TensorFlow warn: no cache.
-    dataset = builder.as_dataset(
-        split=_TFDS_SPLITS[split], read_config=tfds.ReadConfig(try_autocache=False)
-    )
-    for pair in tfds.as_numpy(dataset):
-        yield {"source": pair["en"].decode("utf-8"), "target": pair["de"].decode("utf-8")}
 
 
 def _file_names(split: str, config: str) -> tuple[str, str]:
@@ -169,16 +147,11 @@ def _download(
     """Downloads files and checks what they hold; returns where each one lies."""
     addresses = {name: _address(name) for name in names}
     try:
-        # TFDS retries for over three minutes before it gives up: ask once first, with the HTTP
-        # client that it uses, so that a machine without network hears at once.
-        requests.head(addresses[names[0]], timeout=20).raise_for_status()
+        tfds_source.ask(addresses[names[0]])
         paths = dl_manager.download(addresses)
-    except (requests.RequestException, tfds.download.DownloadError) as error:
-        # A lost connection is told at great length; its kind says what matters.
-        lost = isinstance(error, requests.ConnectionError)
-        reason = type(error).__name__ if lost else " ".join(str(error).split())
+    except tfds_source.DOWNLOAD_ERRORS as error:
         raise BadInput(
-            f"Multi30k cannot be downloaded ({reason}); wanted the files of "
+            f"Multi30k cannot be downloaded ({tfds_source.reason(error)}); wanted the files of "
             f"{addresses[names[0]].rpartition('/')[0]}: connect to the network, or fetch them by "
             f"other means and give --data_dir=D, with D/{', D/'.join(names)} (each plain or .gz)"
         ) from error

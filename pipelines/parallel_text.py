@@ -21,7 +21,6 @@ def examples(
     test_source_files: Sequence[str],
     test_target_files: Sequence[str],
     held_out_share: float,
-    seed: int,
 ) -> Iterator[dict[str, str]]:
     """Yields {"source", "target"} of one split, files one after another, in constant memory.
 
@@ -36,7 +35,6 @@ def examples(
         test_target_files: Their translations.
         held_out_share: About this share of the training pairs goes to each split without files of
             its own; 0.01 of 100,000 pairs makes about 1,000.
-        seed: Chooses which pairs are held out.
 
     Raises:
         BadInput: The flags do not fit together (at once); a file is unusable or no pair falls
@@ -57,7 +55,7 @@ def examples(
     missing = [name for name in _HELD_OUT if not own_files[name]]
     _check_share(held_out_share, split if split in missing else None)
     pairs = _read_tsv(tsv_files) if tsv_files else _read_aligned(own_files["train"])
-    return _only(split, pairs, missing, held_out_share, seed)
+    return _only(split, pairs, missing, held_out_share)
 
 
 def _each_pair(
@@ -95,29 +93,30 @@ def _read_tsv(files: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def _only(
-    split: str, pairs: Iterator[dict[str, str]], missing: Sequence[str], share: float, seed: int
+    split: str, pairs: Iterator[dict[str, str]], missing: Sequence[str], share: float
 ) -> Iterator[dict[str, str]]:
     """Yields those training pairs that belong to `split`; BadInput if there is none."""
     empty = True
     for pair in pairs:
-        if _split_of(pair["source"], missing, share, seed) == split:
+        if _split_of(pair["source"], missing, share) == split:
             empty = False
             yield pair
     if empty:
         raise BadInput(
-            f"no training pair falls into {split} with --held_out_share={share} and this seed; "
+            f"no training pair falls into {split} with --held_out_share={share}; "
             "wanted at least one: change the share, or give dev and test files of their own"
         )
 
 
-def _split_of(source: str, missing: Sequence[str], share: float, seed: int) -> str:
-    """Names the split of a source sentence, from a hash of (seed, sentence) alone.
+def _split_of(source: str, missing: Sequence[str], share: float) -> str:
+    """Names the split of a source sentence, from a hash of the sentence alone.
 
     By position, or by a hash of the whole pair, a sentence that occurs twice could be trained on
     and tested on. By the source alone it cannot, wherever it stands and however it is translated;
-    nor does a pair change sides when lines are added or moved.
+    nor does a pair change sides when lines are added or moved, or with the seed of the run: runs
+    that differ in their seed can be compared, and can share what was prepared.
     """
-    digest = hashlib.blake2b(f"{seed}\t{source}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
     position = int.from_bytes(digest) / 2**64  # uniform in [0, 1)
     for index, name in enumerate(_HELD_OUT):
         if name in missing and index * share <= position < (index + 1) * share:

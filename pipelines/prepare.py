@@ -1,180 +1,292 @@
-"""Tokenise a split once, count what is dropped, and keep the ids with random access.
+"""Tokenise a split once, in parallel, into shards of ids; see `prepared` for what is written.
 
-A prepared split is a folder of four NumPy files and a manifest. Each side is one long array of ids
-and the offsets at which its sentences begin, so that sentence i is tokens[offsets[i]:offsets[i+1]];
-the arrays are memory-mapped when read.
+One process reads the text and cuts it into blocks of 65,536 pairs. Others, one a core, make a shard
+of each block: encode, drop what is empty or too long, write. A shard is known by the fingerprints
+of its block's text and of the vocabulary and by the length limit. So what a killed start has
+finished is not made again, and what another text, vocabulary or limit has made is.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import collections
+import hashlib
+import io
 import json
+import multiprocessing
 import os
-import shutil
-import tempfile
-from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
-from itertools import islice
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from itertools import chain, count, islice
+from multiprocessing import connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from pipelines import storage
 from pipelines.errors import BadInput
+from pipelines.prepared import MANIFEST, shard_files
 from pipelines.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    import tensorflow as tf
+Pair = Mapping[str, str]  # {"source", "target"}
+Block = tuple[int, list[Pair]]  # number, from 0, and pairs
+Summary = dict[str, Any]  # of a shard: fingerprints, limit, counts, bytes of its files
 
-_CHUNK = 8192  # sentences encoded at a time: enough to keep sentencepiece's threads busy
-
-
-@dataclasses.dataclass(frozen=True)
-class Side:
-    """One side of a split."""
-
-    tokens: np.ndarray  # [sum of lengths] uint16 or int32
-    offsets: np.ndarray  # [pairs + 1] int64
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Pieces in each sentence, EOS included: int64 [pairs]."""
-        return np.diff(self.offsets)
-
-    @cached_property
-    def ragged(self) -> tf.RaggedTensor:
-        """The sentences in the CPU's memory, [pairs, (length)]; made once, on first use."""
-        import tensorflow as tf
-
-        with tf.device("/cpu:0"):
-            tokens, offsets = tf.constant(self.tokens), tf.constant(self.offsets)
-            return tf.RaggedTensor.from_row_splits(tokens, offsets, validate=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A split as ids: pair i is sentence i of both sides."""
-
-    source: Side
-    target: Side
-    manifest: dict[str, object]
-
-    def __len__(self) -> int:
-        return len(self.source.offsets) - 1
-
-    def report(self) -> str:
-        """What was kept and dropped, in one line for the user."""
-        dropped = self.manifest["dropped"]
-        assert isinstance(dropped, dict)
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
-        kept = (
-            f"{len(self):,} pairs, {len(self.source.tokens):,} source and "
-            f"{len(self.target.tokens):,} target pieces"
-        )
-        return f"{kept}; dropped: {reasons or 'none'}"
+# 16 MB of WMT's text, made into a shard in a second.
+PAIRS_PER_SHARD = 2**16
+_FETCHED = "fetched.json"  # the manifest that the files of a copy belong to
 
 
 def prepare(
-    examples: Iterable[Mapping[str, str]],
+    read: Callable[[], Iterable[Pair]],
     vocabulary: Vocabulary,
     max_length: int,
-    directory: Path,
-) -> Prepared:
-    """The split as ids, from `directory` if it was prepared there with the same settings.
+    directory: str | Path,
+    *,
+    trust: bool = False,
+) -> Summary:
+    """Makes the shards of a split that are not there yet, then its manifest.
 
     Pairs with an empty side, or with more than `max_length` pieces (EOS included) on a side, are
-    dropped and counted. The folder appears in one piece: a kill leaves nothing half-written.
+    dropped and counted. May be killed at any moment. A text of more than one block is shared out to
+    processes, so a script that calls this needs the usual `if __name__ == "__main__"`.
+
+    Args:
+        read: gives the split's text.
+        vocabulary: what encodes it.
+        max_length: most pieces of a side.
+        directory: where the split is kept, also an address for tf.io.gfile.
+        trust: take a finished split as it is, without reading the text again to see whether it
+            has changed. It takes another vocabulary or limit as not finished all the same.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        BadInput: no pair is left, or the directory cannot be used.
+    """
+    directory = str(directory)
+    wanted = _wanted(vocabulary, max_length)
+    found = _json(storage.read(directory, MANIFEST))
+    if trust and wanted.items() <= found.items() and _has_shards(directory, found):
+        return found
+    storage.remove(directory, MANIFEST)
+    make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
+    with tqdm(desc=f"prepare {Path(directory).name}", unit="pair", unit_scale=True, delay=2) as bar:
+        summaries = []
+        for summary in _made(make, blocks(read())):
+            summaries.append(summary)
+            bar.update(summary["read"])
+    return finish(summaries, directory)
+
+
+def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
+    """The text in blocks of `PAIRS_PER_SHARD` pairs, the last one shorter."""
+    iterator = iter(examples)
+    for number in count():
+        if not (pairs := list(islice(iterator, PAIRS_PER_SHARD))):
+            return
+        yield number, pairs
+
+
+def text_fingerprint(block_fingerprints: Iterable[str]) -> str:
+    """Of a whole text, from those of its blocks in order."""
+    return _digest("\n".join(block_fingerprints))
+
+
+def block_fingerprint(pairs: Iterable[Pair]) -> str:
+    """Of both sides of every pair."""
+    return _digest("\n".join(f"{pair['source']}\t{pair['target']}" for pair in pairs))
+
+
+def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directory: str) -> Summary:
+    """Writes the shard of a block, unless it is there, and returns its summary."""
+    number, pairs = block
+    ids_file, lengths_file, summary_file = shard_files(number)
+    wanted = _wanted(vocabulary, max_length) | {"text": block_fingerprint(pairs)}
+    found = _json(storage.read(directory, summary_file))
+    if wanted.items() <= found.items() and _has_files(directory, number, found["bytes"]):
+        return found
+    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
+    storage.remove(directory, summary_file)  # while the files beside it are not its own
+    files = {ids_file: _npy(ids), lengths_file: _npy(lengths)}
+    for name, content in files.items():
+        storage.write(directory, name, content)
+    summary = wanted | {
+        "number": number,
+        "read": len(pairs),
+        "pairs": len(lengths),
+        "source_tokens": int(lengths[:, 0].sum()),
+        "target_tokens": int(lengths[:, 1].sum()),
+        "dropped": dropped,
+        "bytes": [len(content) for content in files.values()],
+    }
+    storage.write(directory, summary_file, _text(summary))
+    return summary
+
+
+def finish(summaries: Iterable[Summary], directory: str) -> Summary:
+    """Writes the manifest of a split whose shards are all there; deletes those of another text.
 
     Raises:
         BadInput: no pair is left.
     """
-    wanted = {"vocabulary": vocabulary.fingerprint, "max_length": max_length}
-    found = _load(directory)
-    if found is not None and wanted.items() <= found.manifest.items():
-        return found
-    sides, dropped = _encode(examples, vocabulary, max_length)
-    if len(sides["source"][1]) == 1:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+    summaries = sorted(summaries, key=lambda summary: summary["number"])
+    dropped: collections.Counter[str] = collections.Counter()
+    for summary in summaries:
+        dropped.update(summary["dropped"])
+    pairs = sum(summary["pairs"] for summary in summaries)
+    if not pairs:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise BadInput(
-            f"no sentence pair is left, dropped: {reasons}; check the text and its length limit"
+            f"no sentence pair is left, dropped: {reasons or 'none, the text is empty'}; check the "
+            "text and its length limit"
         )
-    manifest = wanted | {"pairs": len(sides["source"][1]) - 1, "dropped": dropped}
-    _store(sides, manifest, directory, np.uint16 if vocabulary.size <= 2**16 else np.int32)
-    return _load(directory) or _unreadable(directory)
+    ours = {name for number in range(len(summaries)) for name in shard_files(number)}
+    for name in storage.names(directory):
+        if name.startswith("shard-") and name not in ours:
+            storage.remove(directory, name)
+    manifest = {
+        "vocabulary": summaries[0]["vocabulary"],
+        "max_length": summaries[0]["max_length"],
+        "text": text_fingerprint(summary["text"] for summary in summaries),
+        "shards": len(summaries),
+        "pairs": pairs,
+        "source_tokens": sum(summary["source_tokens"] for summary in summaries),
+        "target_tokens": sum(summary["target_tokens"] for summary in summaries),
+        "dropped": dict(dropped),
+        "bytes": [summary["bytes"] for summary in summaries],
+    }
+    storage.write(directory, MANIFEST, _text(manifest))
+    return manifest
 
 
-def _encode(
-    examples: Iterable[Mapping[str, str]], vocabulary: Vocabulary, max_length: int
-) -> tuple[dict[str, tuple[array, array]], dict[str, int]]:
-    """({side: (tokens, offsets)}, {reason: pairs dropped})."""
-    sides = {side: (array("i"), array("q", [0])) for side in ("source", "target")}
-    reasons = ("with an empty side", f"longer than {max_length} pieces")
-    dropped = dict.fromkeys(reasons, 0)
-    for chunk in _chunks(examples):
-        sources = vocabulary.encode([example["source"] for example in chunk])
-        targets = vocabulary.encode([example["target"] for example in chunk])
-        for source, target in zip(sources, targets, strict=True):
-            if min(len(source), len(target)) <= 1:  # EOS alone
-                dropped[reasons[0]] += 1
-            elif max(len(source), len(target)) > max_length:
-                dropped[reasons[1]] += 1
-            else:
-                _append(sides["source"], source)
-                _append(sides["target"], target)
-    return sides, dropped
+def fetch(address: str, directory: Path) -> None:
+    """Copies a finished split from an address to this machine, but for what is there already.
 
-
-def _append(side: tuple[array, array], ids: list[int]) -> None:
-    tokens, offsets = side
-    tokens.extend(ids)
-    offsets.append(len(tokens))
-
-
-def _chunks(examples: Iterable[Mapping[str, str]]) -> Iterator[list[Mapping[str, str]]]:
-    iterator = iter(examples)
-    while chunk := list(islice(iterator, _CHUNK)):
-        yield chunk
-
-
-def _store(
-    sides: dict[str, tuple[array, array]],
-    manifest: dict[str, object],
-    directory: Path,
-    dtype: type[np.generic],
-) -> None:
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in directory.parent.glob(f".{directory.name}.*"):  # of a start that was killed
-        shutil.rmtree(leftover)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        for side, (tokens, offsets) in sides.items():
-            np.save(unfinished / f"{side}_tokens.npy", np.asarray(tokens, dtype))
-            np.save(unfinished / f"{side}_offsets.npy", np.asarray(offsets, np.int64))
-        (unfinished / "manifest.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
-        unfinished.chmod(0o755)  # mkdtemp's 0o700 is for its maker alone
-        shutil.rmtree(directory, ignore_errors=True)
-        os.replace(unfinished, directory)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _load(directory: Path) -> Prepared | None:
-    """What is in the folder, or None if it is not a whole prepared split."""
-    try:
-        manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-        source, target = (
-            Side(
-                np.load(directory / f"{side}_tokens.npy", mmap_mode="r"),
-                np.load(directory / f"{side}_offsets.npy", mmap_mode="r"),
-            )
-            for side in ("source", "target")
+    Raises:
+        BadInput: there is no finished split at the address.
+    """
+    content, local = storage.read(address, MANIFEST), str(directory)
+    manifest = _json(content)
+    if content is None or not manifest:
+        raise BadInput(
+            f"{address}: no finished split there, {MANIFEST} is missing or damaged; make it with "
+            "python -m t2t_repro.prepare"
         )
-    except (OSError, EOFError, ValueError):
-        return None
-    whole = len(source.offsets) == len(target.offsets) == manifest.get("pairs", -1) + 1
-    return Prepared(source, target, manifest) if whole else None
+    if storage.read(local, _FETCHED) != content:  # files of another split may be as long
+        for name in storage.names(local):
+            storage.remove(local, name)
+        storage.write(local, _FETCHED, content)
+    for number, sizes in enumerate(manifest["bytes"]):
+        for name, size in zip(shard_files(number)[:2], sizes, strict=True):
+            if storage.size(local, name) != size:
+                storage.write(local, name, storage.read(address, name) or b"")
+    storage.write(local, MANIFEST, content)
 
 
-def _unreadable(directory: Path) -> Prepared:
-    raise BadInput(f"{directory}: what was just written there cannot be read back; is it full?")
+def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
+    return {"vocabulary": vocabulary.fingerprint, "max_length": max_length}
+
+
+def _encoded(
+    pairs: list[Pair], vocabulary: Vocabulary, max_length: int
+) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """(ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
+    ids, lengths = vocabulary.encode_flat(
+        [pair[side] for pair in pairs for side in ("source", "target")]
+    )
+    lengths = lengths.reshape(-1, 2)
+    empty = lengths.min(axis=1) <= 1  # EOS alone
+    long = ~empty & (lengths.max(axis=1) > max_length)
+    kept = ~(empty | long)
+    dropped = {
+        "with an empty side": int(empty.sum()),
+        f"longer than {max_length} pieces": int(long.sum()),
+    }
+    return ids[np.repeat(kept, lengths.sum(axis=1))], lengths[kept].astype(np.int32), dropped
+
+
+def _made(make: Callable[[Block], Summary], text: Iterator[Block]) -> Iterator[Summary]:
+    """`make` over all blocks, in order; by other processes if there is more than one block."""
+    first = list(islice(text, 2))
+    if len(first) < 2:
+        yield from map(make, first)
+        return
+    workers = os.cpu_count() or 1
+    # Not forked: TensorFlow's threads would not survive that.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin, (make,)) as pool:
+        pending: collections.deque[Future[Summary]] = collections.deque()
+        try:
+            for block in chain(first, text):
+                pending.append(pool.submit(_work, block))
+                if len(pending) > workers + 1:  # so many blocks are in memory
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise BadInput(
+                "a process that prepared text was killed, maybe for want of memory; what it had "
+                "finished is kept: run the same command again"
+            ) from None
+
+
+_make: Callable[[Block], Summary]  # of a worker process
+
+
+def _begin(make: Callable[[Block], Summary]) -> None:
+    """Makes this process a worker, that Ctrl-C leaves alone and that ends with its parent."""
+    global _make
+    _make = make
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    connection.wait([parent])
+    os._exit(1)
+
+
+def _work(block: Block) -> Summary:
+    return _make(block)
+
+
+def _has_shards(directory: str, manifest: Summary) -> bool:
+    """Whether the files of all shards are there, in full length."""
+    return all(_has_files(directory, *shard) for shard in enumerate(manifest["bytes"]))
+
+
+def _has_files(directory: str, number: int, sizes: list[int]) -> bool:
+    """Whether the ids and the lengths of a shard are there, in full length."""
+    names = shard_files(number)[:2]
+    return [storage.size(directory, name) for name in names] == sizes
+
+
+def _npy(values: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+def _text(values: Summary) -> bytes:
+    return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _json(content: bytes | None) -> Summary:
+    """Empty if there is no content, or if it is damaged."""
+    try:
+        return json.loads(content) if content else {}
+    except ValueError:
+        return {}
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -10,10 +10,8 @@ base at length 64).
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from pipelines.errors import BadInput
@@ -32,7 +30,12 @@ def parser() -> argparse.ArgumentParser:
     flags = command.Parser(prog="python -m t2t_repro.bench", description=__doc__)
     flags.add_argument("what", choices=sorted(BENCHES), help="what to measure")
     flags.add_argument("--repeats", type=int, default=5, help="runs of which the median is told")
+    flags.add_argument("--problem", default="toy_ende", help="input: whose text")
+    flags.add_argument(
+        "--pairs", type=int, default=0, help="input: draw so many from the text; 0: as it is"
+    )
     flags.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_settings(flags, ["data"])
     return flags
 
 
@@ -41,24 +44,31 @@ def main() -> None:
     given = parser().parse_args()
     if given.repeats < 1:
         raise BadInput(f"--repeats: wanted at least 1, got {given.repeats}")
+    if given.pairs < 0:
+        raise BadInput(f"--pairs: wanted at least 0, got {given.pairs}")
+    if given.what not in _OF_TEXT and (settings := command.settings(given)):
+        raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_OF_TEXT)}")
     command.quiet_tensorflow()
     rows = []
-    for row in BENCHES[given.what](given.repeats):
+    for row in BENCHES[given.what](given):
         rows.append(row)
         if not given.json:
-            shown = (
-                f"{k} {v:,.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
-            )
-            print(", ".join(shown), flush=True)
+            print(", ".join(f"{name} {_shown(value)}" for name, value in row.items()), flush=True)
     if given.json:
         print(json.dumps({"rows": rows}))
 
 
-def bench_train(repeats: int) -> Iterator[Row]:
+def _shown(value: float | int | str) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def bench_train(given: argparse.Namespace) -> Iterator[Row]:
     """Forward, backward and Adam, dropout 0.1 and label smoothing 0.1, through the Trainer."""
     for size, (model, rows, shape) in TRAIN.items():
         for precision in PRECISIONS:
-            seconds = _train_step(model, rows, shape, precision, repeats)
+            seconds = _train_step(model, rows, shape, precision, given.repeats)
             tokens = shape[0] * shape[1]
             flops = 6 * _matrix_parameters(model, rows) * tokens
             yield {
@@ -66,11 +76,11 @@ def bench_train(repeats: int) -> Iterator[Row]:
                 "precision": precision.removeprefix("mixed_"),
                 "target_tokens_per_s": tokens / seconds,
                 "gflops": flops / seconds / 1e9,
-                "matmul_gflops": _matmul_gflops(precision.removeprefix("mixed_"), repeats),
+                "matmul_gflops": _matmul_gflops(precision.removeprefix("mixed_"), given.repeats),
             }
 
 
-def bench_decode(repeats: int) -> Iterator[Row]:
+def bench_decode(given: argparse.Namespace) -> Iterator[Row]:
     """Base, random weights, beam 4, alpha 0.6, 30 source and 30 target pieces (EOS last)."""
     import numpy as np
     import tensorflow as tf
@@ -85,7 +95,7 @@ def bench_decode(repeats: int) -> Iterator[Row]:
         decode = tf.function(make_decoder(model, decode_config, np.arange(rows) > 2, eos=1))
         for batch in (1, 16, 64):
             source = tf.constant(_ids(rows, (batch, length)))
-            seconds = _median(lambda: decode(source)[1].numpy(), repeats)  # noqa: B023
+            seconds = _median(lambda: decode(source)[1].numpy(), given.repeats)  # noqa: B023
             yield {
                 "batch": batch,
                 "precision": precision.removeprefix("mixed_"),
@@ -94,42 +104,34 @@ def bench_decode(repeats: int) -> Iterator[Row]:
             }
 
 
-def bench_input(repeats: int) -> Iterator[Row]:
-    """One epoch of toy_ende as padded batches, planning included, from prepared data."""
-    from pipelines import batching, toy
-    from pipelines.prepare import prepare
-    from pipelines.vocabulary import Vocabulary
+def bench_input(given: argparse.Namespace) -> Iterator[Row]:
+    """Preparation and epochs of the problem that is given; see `bench_input`."""
+    from t2t_repro import bench_input
 
-    data = config.resolve("toy_ende").data
-    pairs = list(toy.examples("train"))
-    vocabulary = Vocabulary.learn((p[s] for p in pairs for s in p), data.vocabulary_size)
-    with tempfile.TemporaryDirectory() as directory:
-        split = prepare(pairs, vocabulary, data.max_length, Path(directory) / "train")
-        lengths = split.source.lengths, split.target.lengths
-
-        def epoch() -> tuple[int, set[Any]]:
-            plan = batching.plan_epoch(*lengths, data.tokens_per_batch, seed=1, epoch=0)
-            shapes = [
-                (tuple(source.shape), tuple(target.shape))
-                for source, target in batching.padded_batches(split, plan)
-            ]
-            return sum(b * n for pair in shapes for b, n in pair), set(shapes)
-
-        cells, shapes = epoch()
-        tokens = int(sum(side.sum() for side in lengths))
-        yield {
-            "data": "toy_ende",
-            "tokens_per_s": tokens / _median(epoch, repeats),
-            "padding_share": 1 - tokens / cells,
-            "shapes": len(shapes),
-        }
+    resolved = config.resolve(given.problem, overrides=command.settings(given))
+    return bench_input.rows(resolved, given.pairs, given.repeats)
 
 
-BENCHES: dict[str, Callable[[int], Iterator[Row]]] = {
+def bench_vocabulary(given: argparse.Namespace) -> Iterator[Row]:
+    """Learnt on source and target files, tested on the dev files; see `bench_vocabulary`."""
+    from t2t_repro import bench_vocabulary
+
+    data = config.resolve("parallel_text", overrides=command.settings(given)).data
+    test_files = [*data.dev_source_files, *data.dev_target_files]
+    if not (data.source_files and test_files):
+        raise BadInput("wanted --source_files to learn from and --dev_source_files to test on")
+    return bench_vocabulary.rows(
+        data.source_files, data.target_files, test_files, data.vocabulary_size
+    )
+
+
+BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "train": bench_train,
     "decode": bench_decode,
     "input": bench_input,
+    "vocabulary": bench_vocabulary,
 }
+_OF_TEXT = ("input", "vocabulary")  # take the flags that name a text
 
 
 def _train_step(

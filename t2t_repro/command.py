@@ -9,7 +9,9 @@ import faulthandler
 import io
 import os
 import sys
+import typing
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelines.errors import BadInput
@@ -45,6 +47,48 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Replaces argparse's usage and exit."""
         raise BadInput(message)
+
+
+class Run(typing.NamedTuple):
+    """What the flags of `add_run` say."""
+
+    problem: str | None
+    variant: str | None
+    workdir: Path
+    overrides: dict[str, Any]
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Flags that name a run, old or new, and one for every hyperparameter; see `run_of`."""
+    names = ", ".join(config.problem_names())
+    parser.add_argument("--problem", default=argparse.SUPPRESS, help=f"{names} (default: toy_ende)")
+    parser.add_argument(
+        "--variant",
+        default=argparse.SUPPRESS,
+        help="row of Table 3, on top of the problem's own model (default: base)",
+    )
+    parser.add_argument("--workdir", default=argparse.SUPPRESS, help="(default: runs/<problem>)")
+    add_settings(parser, config.GROUPS)
+
+
+def run_of(namespace: argparse.Namespace) -> Run:
+    """The run that the flags name; raises BadInput for unknown names and values."""
+    problem, variant = getattr(namespace, "problem", None), getattr(namespace, "variant", None)
+    name = "_".join(filter(None, (problem or "toy_ende", variant)))
+    overrides = _absolute(settings(namespace))
+    config.resolve(problem or "toy_ende", variant or "base", overrides)
+    return Run(problem, variant, Path(getattr(namespace, "workdir", f"runs/{name}")), overrides)
+
+
+def _absolute(overrides: dict[str, Any]) -> dict[str, Any]:
+    """Paths as they will be found from any directory: later commands read them in config.yaml."""
+
+    def absolute(name: str, value: Any) -> Any:
+        if name.endswith("_dir") and value and "://" not in value:
+            return str(Path(value).absolute())
+        return [str(Path(file).absolute()) for file in value] if name.endswith("_files") else value
+
+    return {name: absolute(name, value) for name, value in overrides.items()}
 
 
 def add_settings(parser: argparse.ArgumentParser, groups: Iterable[str], *names: str) -> None:
@@ -90,7 +134,9 @@ def run(main: Callable[[], None]) -> NoReturn:
     except BadInput as error:
         _end(2, f"error: {' '.join(str(error).split())}")
     except KeyboardInterrupt:
-        _end(1, "interrupted")
+        # Not sys.exit, which would wait for TFDS's threads to finish downloading.
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(1)
     except BrokenPipeError:  # the reader of stdout went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _end(1, "stdout was closed")

@@ -4,7 +4,7 @@ A run lives in its work directory:
 
     config.yaml         the resolved configuration; every later command reads it there
     vocabulary.model    the sentencepiece model, and vocabulary.vocab, its pieces for people to read
-    prepared/           the splits as ids
+    prepared/           the splits as ids, see `corpus`
     checkpoints/        weights, optimizer and place in the data
     events.out.*        TensorBoard
     results.json        scores by split
@@ -24,11 +24,11 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import BadInput
-from pipelines.prepare import Prepared, prepare
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro.checkpoints import average_last
 from t2t_repro.config import Config
+from t2t_repro.corpus import Corpus
 from t2t_repro.loop import Loop
 from t2t_repro.problems import PROBLEMS, Problem, Scores
 from t2t_repro.trainer import Trainer
@@ -43,6 +43,7 @@ class Experiment:
 
     config: Config
     workdir: Path
+    corpus: Corpus
     vocabulary: Vocabulary
     model: Transformer
     strategy: tf.distribute.Strategy
@@ -60,19 +61,6 @@ class Experiment:
     def translator(self) -> Translator:
         """The run's decoder from text to text."""
         return Translator(self.model, self.vocabulary, self.config.decode)
-
-    def prepared(self, split: str, folder: Path) -> Prepared:
-        """A split as ids, prepared in `folder` on first use and reported on stderr.
-
-        Training pairs longer than `max_length` are dropped; of the other splits only what the
-        decoder would cut.
-        """
-        config = self.config
-        limit = config.data.max_length if split == "train" else config.decode.max_source_length
-        directory = folder / split
-        result = prepare(self.problem.examples(split, config), self.vocabulary, limit, directory)
-        print(f"{split}: {result.report()}", file=sys.stderr)
-        return result
 
 
 def begin(
@@ -104,7 +92,8 @@ def begin(
 def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Experiment:
     """A model with its initial weights and its vocabulary, learnt on first use."""
     keras.utils.set_random_seed(config.train.seed)
-    vocabulary = _vocabulary(config, workdir)
+    corpus = Corpus(config, workdir)
+    vocabulary = corpus.vocabulary
     with strategy.scope():
         rows = config.model.embedding_rows or vocabulary.size
         if rows < vocabulary.size:
@@ -112,7 +101,7 @@ def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Ex
                 f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
             )
         model = Transformer(config.model, rows, config.train.precision)
-    return Experiment(config, workdir, vocabulary, model, strategy)
+    return Experiment(config, workdir, corpus, vocabulary, model, strategy)
 
 
 def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
@@ -132,11 +121,25 @@ def restore(workdir: Path, overrides: Mapping[str, Any]) -> Experiment:
     return experiment
 
 
+def prepare(config: Config, workdir: Path, beam_options: list[str] | None) -> None:
+    """What `train` does before its first step; then `train` goes on from there.
+
+    Args:
+        config: From `begin`.
+        workdir: The run.
+        beam_options: Prepare the training text on Apache Beam, with these options; None: here.
+    """
+    corpus = Corpus(config, workdir)
+    corpus.prepare_train(beam_options)
+    corpus.held_out("dev", workdir / "prepared")
+    _save_config(config, workdir)
+
+
 def train(experiment: Experiment) -> None:
     """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`."""
-    config, folder = experiment.config, experiment.workdir / "prepared"
-    data, dev = experiment.prepared("train", folder), experiment.prepared("dev", folder)
-    _write(experiment.workdir / "config.yaml", lambda file: configs.save(config, file))
+    config, corpus = experiment.config, experiment.corpus
+    data, dev = corpus.train(), corpus.held_out("dev", experiment.workdir / "prepared")
+    _save_config(config, experiment.workdir)
     devices = experiment.strategy.extended.worker_devices
     weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
     print(f"model: {weights:,} trainable parameters on {', '.join(devices)}", file=sys.stderr)
@@ -160,11 +163,17 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     scores = experiment.problem.score(hypotheses, references, experiment.config)
     # Not in the run's own folder: the files that are scored may change from one call to the next.
     with tempfile.TemporaryDirectory() as folder:
-        batches = ordered_batches(experiment.prepared(split, Path(folder)), experiment.config)
+        prepared = experiment.corpus.held_out(split, Path(folder))
+        batches = ordered_batches(prepared, experiment.config)
         scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
     text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
     _write(path, lambda file: file.write_text(text, encoding="utf-8"))
     return scores
+
+
+def _save_config(config: Config, workdir: Path) -> None:
+    """Makes a run of the work directory: from now on its text is not read again."""
+    _write(workdir / "config.yaml", lambda file: configs.save(config, file))
 
 
 def _override(saved: Config, overrides: Mapping[str, Any], workdir: Path) -> Config:
@@ -176,20 +185,6 @@ def _override(saved: Config, overrides: Mapping[str, Any], workdir: Path) -> Con
             "out to go on with it, or use another --workdir"
         )
     return config
-
-
-def _vocabulary(config: Config, workdir: Path) -> Vocabulary:
-    """The run's vocabulary; learnt on both sides of the training text if there is no run yet."""
-    if (workdir / "config.yaml").exists():
-        return Vocabulary.load(workdir)
-    for manifest in workdir.glob("prepared/*/manifest.json"):
-        manifest.unlink()  # of a start that failed, maybe with other text
-    examples = PROBLEMS[config.problem].examples("train", config)
-    text = (sentence for pair in examples for sentence in (pair["source"], pair["target"]))
-    vocabulary = Vocabulary.learn(text, config.data.vocabulary_size)
-    vocabulary.save(workdir)
-    print(f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr)
-    return vocabulary
 
 
 def _check_writable(workdir: Path) -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from pipelines.batching import padded_batches, plan_epoch
+from pipelines.batching import Batching
 from pipelines.errors import BadInput
-from pipelines.prepare import Prepared
+from pipelines.prepared import Prepared
 from t2t_repro.checkpoints import Checkpoints
 from t2t_repro.config import Config
 from t2t_repro.trainer import Trainer
@@ -65,7 +65,14 @@ class Loop:
         report: Report,
         validate: Callable[[int], None],
     ):
-        self.trainer, self.config, self.data = trainer, config, data
+        self.trainer, self.config = trainer, config
+        self.batching = Batching(
+            data,
+            config.data.tokens_per_batch,
+            config.data.max_shapes,
+            config.data.count_padding,
+            config.train.seed,
+        )
         self.report, self.validate = report, validate
         # The place in the data: (epoch, batches of it already seen).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
@@ -145,14 +152,7 @@ class Loop:
         """Batches from `position` on, for ever; `position` counts a batch when it is handed out."""
         epoch, first = self.position.numpy()
         while True:
-            plan = plan_epoch(
-                self.data.source.lengths,
-                self.data.target.lengths,
-                self.config.data.tokens_per_batch,
-                self.config.train.seed,
-                epoch,
-            )
-            for index, batch in enumerate(padded_batches(self.data, plan, first), first + 1):
+            for index, batch in enumerate(self.batching.batches(epoch, first), first + 1):
                 self.position.assign([epoch, index])
                 yield batch
             epoch, first = epoch + 1, 0

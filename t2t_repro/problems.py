@@ -36,6 +36,18 @@ def _multi30k(split: str, config: Config) -> Examples:
     return multi30k.examples(split, data_dir=data.data_dir, tokenized=data.tokenized)
 
 
+def _wmt14_ende(split: str, config: Config) -> Examples:
+    from pipelines import wmt
+
+    return wmt.examples(split, languages="de-en", data_dir=config.data.data_dir)
+
+
+def _wmt14_enfr(split: str, config: Config) -> Examples:
+    from pipelines import wmt
+
+    return wmt.examples(split, languages="fr-en", data_dir=config.data.data_dir)
+
+
 def _parallel_text(split: str, config: Config) -> Examples:
     data = config.data
     return parallel_text.examples(
@@ -48,7 +60,6 @@ def _parallel_text(split: str, config: Config) -> Examples:
         test_source_files=data.test_source_files,
         test_target_files=data.test_target_files,
         held_out_share=data.held_out_share,
-        seed=config.train.seed,
     )
 
 
@@ -62,5 +73,7 @@ def _bleu(hypotheses: Sequence[str], references: Sequence[str], config: Config) 
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
     "multi30k_ende": Problem(_multi30k, _bleu),
+    "wmt14_ende": Problem(_wmt14_ende, _bleu),
+    "wmt14_enfr": Problem(_wmt14_enfr, _bleu),
     "parallel_text": Problem(_parallel_text, _bleu),
 }

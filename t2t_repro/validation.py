@@ -8,8 +8,8 @@ from pathlib import Path
 import tensorflow as tf
 from tqdm import tqdm
 
-from pipelines.batching import padded_batches, plan_epoch
-from pipelines.prepare import Prepared
+from pipelines.batching import Batching
+from pipelines.prepared import Prepared
 from t2t_repro.config import Config
 from t2t_repro.problems import Problem
 from t2t_repro.trainer import Trainer
@@ -84,8 +84,9 @@ class Validation:
 
 def ordered_batches(split: Prepared, config: Config) -> tf.data.Dataset:
     """Every pair of a split once, in batches of the training size."""
-    lengths = split.source.lengths, split.target.lengths
-    return padded_batches(split, plan_epoch(*lengths, config.data.tokens_per_batch, 0, 0))
+    data = config.data
+    batching = Batching(split, data.tokens_per_batch, data.max_shapes, data.count_padding, seed=0)
+    return batching.batches(epoch=0)
 
 
 def _table(*columns: list[str]) -> str:

@@ -21,14 +21,35 @@ def bench(*arguments):
 def test_input_prints_one_json_object():
     ended = bench("input", "--repeats=1", "--json")
     assert ended.returncode == 0, ended.stderr
-    (row,) = json.loads(ended.stdout)["rows"]
-    assert row["data"] == "toy_ende"
-    assert row["tokens_per_s"] > 0
-    assert 0 < row["padding_share"] < 0.1
-    assert row["shapes"] > 10
+    rows = json.loads(ended.stdout)["rows"]
+    assert [row["method"].split(",")[0] for row in rows] == 2 * ["plan"] + 2 * [
+        "bucket_by_sequence_length"
+    ]
+    for row in rows:
+        assert row["data"] == "toy_ende"
+        assert row["tokens_per_s"] > 0
+        assert 0 < row["padding_share"] < 0.2
+        assert row["shapes"] > 10
+    ours = rows[1]
+    assert ours["shapes"] <= 64
+    assert 0.3 < ours["neighbour_distance"] < 0.37
+    assert 0 < ours["meet_again_share"] < 0.5
+    assert ours["prepared_per_core_to_sentencepiece"] > 0
+
+
+def test_flags_of_a_text_are_for_those_that_read_one():
+    ended = bench("train", "--vocabulary_size=300")
+    assert ended.returncode == 2
+    assert ended.stderr == "error: --vocabulary_size: only for input, vocabulary\n"
 
 
 def test_repeats_below_one_are_refused():
     ended = bench("input", "--repeats=0")
     assert ended.returncode == 2
     assert ended.stderr == "error: --repeats: wanted at least 1, got 0\n"
+
+
+def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
+    ended = bench("vocabulary", "--source_files=x.en")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: wanted --source_files to learn from and --dev_source")

@@ -117,9 +117,19 @@ def test_every_problem_resolves():
         assert resolve(name).problem == name
 
 
+def test_big_english_french_has_its_own_dropout():
+    """Table 2: "for English-to-French used dropout rate P_drop = 0.1, instead of 0.3" (6.1)."""
+    big = {name: config.resolve(f"wmt14_{name}", "big").model for name in ("ende", "enfr")}
+    assert (big["ende"].dropout, big["enfr"].dropout) == (0.3, 0.1)
+    assert big["enfr"].d_model == 1024
+    assert config.resolve("wmt14_enfr", "big", {"dropout": 0.2}).model.dropout == 0.2
+    assert config.resolve("wmt14_enfr", "D2").model.dropout == 0.2
+
+
 def test_problem_files_list_only_what_differs():
     for name in config.problem_names():
         listed = config._read_yaml(config.config_dir() / f"{name}.yaml")
+        listed.pop("variants", None)
         same = {key for key, value in listed.items() if value == defaults()[key]}
         assert not same, f"{name}.yaml repeats the paper's base"
 
@@ -311,6 +321,7 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
     decode = {field.name for field in dataclasses.fields(config.Decode)}
     assert free - decode == {
         "data_dir",
+        "prepared_dir",
         "dev_source_files",
         "dev_target_files",
         "test_source_files",

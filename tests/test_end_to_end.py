@@ -109,15 +109,14 @@ def test_work_directory(workdir):
     assert len(events) == 1
     steps = [f"step-{step}" for step in (40, 80, 120)]
     parts = [part for step in steps for part in (f"{step}.index", f"{step}.data-00000-of-00001")]
-    arrays = [
-        f"{side}_{kind}.npy" for side in ("source", "target") for kind in ("tokens", "offsets")
-    ]
+    shard = [f"shard-00000.{part}" for part in ("ids.npy", "lengths.npy", "json")]
     assert set(names) - set(events) == {
         "config.yaml",
         "vocabulary.model",
         "vocabulary.vocab",
         *(f"checkpoints/{name}" for name in ["checkpoint", *parts]),
-        *(f"prepared/{split}/{name}" for split in ("train", "dev") for name in arrays),
+        *(f"prepared/{name}" for name in ("corpus.json", "vocabulary.model", "vocabulary.vocab")),
+        *(f"prepared/{split}/{name}" for split in ("train", "dev") for name in shard),
         *(f"prepared/{split}/manifest.json" for split in ("train", "dev")),
     }
     config = yaml.safe_load((workdir / "config.yaml").read_text())

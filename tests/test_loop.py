@@ -17,9 +17,10 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines import toy
-from pipelines.batching import plan_epoch
+from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from pipelines.prepare import prepare
+from pipelines.prepared import Prepared
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro.loop import Loop, Stopped, _stop_signals
@@ -51,7 +52,9 @@ def data(tmp_path_factory):
     """60 pairs; at 400 tokens a batch they are a few batches."""
     pairs = list(islice(toy.examples("train"), 60))
     vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 400)
-    return prepare(pairs, vocabulary, 256, tmp_path_factory.mktemp("data") / "train")
+    directory = tmp_path_factory.mktemp("data") / "train"
+    prepare(lambda: pairs, vocabulary, 256, directory)
+    return Prepared.load(directory)
 
 
 def config_with(**changes):
@@ -112,10 +115,8 @@ def saved_steps(directory):
 @pytest.fixture(scope="module")
 def epoch(data):
     """Batches of an epoch."""
-    plans = [
-        plan_epoch(data.source.lengths, data.target.lengths, 400, seed=1, epoch=epoch)
-        for epoch in range(3)
-    ]
+    batching = Batching(data, 400, max_shapes=512, count_padding=True, seed=1)
+    plans = [batching.plan(epoch) for epoch in range(3)]
     assert len({len(plan) for plan in plans}) == 1
     return len(plans[0])
 
@@ -148,9 +149,9 @@ def test_dropout_is_on_in_these_runs(data, uninterrupted, tmp_path):
 def test_every_pair_is_seen_once_an_epoch(data, epoch, uninterrupted):
     for first in (0, epoch):
         rows = [row for source, _ in uninterrupted.batches[first:][:epoch] for row in source]
-        seen = sorted([piece for piece in row if piece] for row in rows)
-        expected = np.split(data.source.tokens, data.source.offsets[1:-1])
-        assert seen == sorted(ids.tolist() for ids in expected)
+        seen = sorted([piece for piece in row if piece] for row in rows if any(row))
+        sources, _ = data.padded(np.arange(len(data)), *data.lengths.max(axis=0))
+        assert seen == sorted([piece for piece in row if piece] for row in sources.tolist())
 
 
 def test_checkpoints_by_steps_are_validated(data, tmp_path):

@@ -14,7 +14,6 @@ NO_FILES = {
     "test_source_files": [],
     "test_target_files": [],
     "held_out_share": 0.0,
-    "seed": 1,
 }
 
 
@@ -120,14 +119,6 @@ def test_own_dev_files_leave_the_test_split_where_it_was(tmp_path, numbered):
     )
     assert with_dev == without
     assert len(read("train", **numbered, **own_dev, held_out_share=0.2)) == 2000 - len(without)
-
-
-def test_the_seed_alone_decides(numbered):
-    def dev(seed):
-        return read("dev", **numbered, held_out_share=0.2, seed=seed)
-
-    assert dev(1) == dev(1)
-    assert dev(1) != dev(2)
 
 
 def test_a_repeated_source_is_never_on_both_sides(tmp_path):

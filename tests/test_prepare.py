@@ -1,24 +1,32 @@
-"""A split as ids on disk: what is dropped, what is reused, and what a kill leaves behind."""
+"""A split as ids on disk: what is dropped, what is made again, and what a kill leaves behind."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pipelines import prepare as preparation
+from pipelines import storage
 from pipelines.errors import BadInput
-from pipelines.prepare import prepare
+from pipelines.prepare import fetch, prepare
+from pipelines.prepared import MANIFEST, Prepared
 from pipelines.vocabulary import Vocabulary
 
+ROOT = Path(__file__).parents[1]
 PAIRS = [
     {"source": "The cat sees the dog.", "target": "Die Katze sieht den Hund."},
     {"source": "The dog sleeps.", "target": "Der Hund schläft."},
     {"source": "A cat sees a cat.", "target": "Eine Katze sieht eine Katze."},
 ]
+MANY = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(50)]
 
 
 @pytest.fixture(scope="module")
@@ -30,45 +38,47 @@ def learn(size):
     return Vocabulary.learn([text for pair in PAIRS for text in pair.values()], size)
 
 
-def once(pairs):
-    """Examples that may be read; reading `never` fails the test."""
-    return iter(pairs)
+def made(pairs, vocabulary, limit, directory, **options):
+    prepare(lambda: iter(pairs), vocabulary, limit, directory, **options)
+    return Prepared.load(directory)
 
 
 def never():
-    pytest.fail("the examples were read again")
+    pytest.fail("the text was read again")
     yield
 
 
-def sentences(side):
+def sentences(prepared, side):
     """The ids of every sentence of a side."""
-    return [ids.tolist() for ids in np.split(side.tokens, side.offsets[1:-1])]
+    rows = prepared.padded(np.arange(len(prepared)), *prepared.lengths.max(axis=0))[side]
+    return [row[:n].tolist() for row, n in zip(rows, prepared.lengths[:, side], strict=True)]
 
 
 # What is kept
 
 
 def test_ids_are_those_of_the_vocabulary(tmp_path, vocabulary):
-    prepared = prepare(once(PAIRS), vocabulary, 99, tmp_path / "train")
+    prepared = made(PAIRS, vocabulary, 99, tmp_path / "train")
     assert len(prepared) == 3
-    for side in ("source", "target"):
+    for number, side in enumerate(("source", "target")):
         expected = vocabulary.encode([pair[side] for pair in PAIRS])
-        assert sentences(getattr(prepared, side)) == expected
-        assert getattr(prepared, side).lengths.tolist() == [len(ids) for ids in expected]
+        assert sentences(prepared, number) == expected
+        assert prepared.lengths[:, number].tolist() == [len(ids) for ids in expected]
 
 
 def test_pairs_are_dropped_counted_and_reported_by_reason(tmp_path, vocabulary):
     empty = [{"source": "", "target": "Ein Hund."}, {"source": "A dog.", "target": " \t "}]
     long = [{"source": "cat " * 50, "target": "Katze"}]
-    prepared = prepare(once([*empty, *PAIRS, *long]), vocabulary, 40, tmp_path / "train")
-    assert sentences(prepared.source) == vocabulary.encode([pair["source"] for pair in PAIRS])
+    prepared = made([*empty, *PAIRS, *long], vocabulary, 40, tmp_path / "train")
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in PAIRS])
     report = prepared.report()
     assert report.endswith("dropped: 2 with an empty side, 1 longer than 40 pieces")
-    assert report.startswith(f"3 pairs, {len(prepared.source.tokens)} source and ")
+    tokens = prepared.lengths.sum(axis=0)
+    assert report.startswith(f"3 pairs, {tokens[0]} source and {tokens[1]} target pieces")
 
 
 def test_nothing_dropped_is_reported(tmp_path, vocabulary):
-    assert prepare(PAIRS, vocabulary, 99, tmp_path / "train").report().endswith("dropped: none")
+    assert made(PAIRS, vocabulary, 99, tmp_path / "train").report().endswith("dropped: none")
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -76,25 +86,40 @@ def test_max_length_counts_eos_and_is_allowed(tmp_path, vocabulary, side):
     other = {"source": "target", "target": "source"}[side]
     pair = {side: "The cat sees the dog.", other: "dog"}
     (ids,) = vocabulary.encode([pair[side]])
-    assert len(prepare([pair], vocabulary, len(ids), tmp_path / "fits")) == 1
+    assert len(made([pair], vocabulary, len(ids), tmp_path / "fits")) == 1
     with pytest.raises(BadInput):
-        prepare([pair], vocabulary, len(ids) - 1, tmp_path / "does not")
+        made([pair], vocabulary, len(ids) - 1, tmp_path / "does not")
 
 
 def test_no_pair_left(tmp_path, vocabulary):
     with pytest.raises(BadInput, match="no sentence pair is left, dropped: 1 with an empty side"):
-        prepare([{"source": "", "target": "x"}], vocabulary, 99, tmp_path / "train")
-    assert not list(tmp_path.iterdir())
+        made([{"source": "", "target": "x"}], vocabulary, 99, tmp_path / "train")
+    with pytest.raises(BadInput, match="no sentence pair is left, dropped: none, the text is empt"):
+        made([], vocabulary, 99, tmp_path / "train")
+
+
+def test_manifest_tells_what_it_was_made_from_and_counts(tmp_path, vocabulary):
+    prepared = made(MANY, vocabulary, 99, tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    assert manifest == prepared.manifest
+    assert manifest["vocabulary"] == vocabulary.fingerprint
+    assert (manifest["max_length"], manifest["pairs"], manifest["shards"]) == (99, 50, 1)
+    tokens = [manifest["source_tokens"], manifest["target_tokens"]]
+    assert tokens == prepared.lengths.sum(axis=0).tolist()
+    swapped = [{"source": p["target"], "target": p["source"]} for p in MANY]
+    texts = {
+        made(pairs, vocabulary, 99, tmp_path).manifest["text"]
+        for pairs in (MANY, MANY[:-1], MANY[::-1], swapped)
+    }
+    assert len(texts) == 4
 
 
 # How it is kept
 
 
 def test_ids_stay_on_disk(tmp_path, vocabulary):
-    prepared = prepare(PAIRS, vocabulary, 99, tmp_path / "train")
-    for side in (prepared.source, prepared.target):
-        assert isinstance(side.tokens, np.memmap)
-        assert isinstance(side.offsets, np.memmap)
+    (ids,) = made(PAIRS, vocabulary, 99, tmp_path / "train").ids
+    assert isinstance(ids.base, np.memmap)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
@@ -104,37 +129,74 @@ def test_ids_take_two_bytes_if_they_fit(tmp_path, size, dtype):
 
         fingerprint = "wide"
 
-        def encode(self, sentences):
-            return [[size - 1, 1] for _ in sentences]
+        def encode_flat(self, sentences):
+            ids = np.tile(np.array([size - 1, 1], dtype), len(sentences))
+            return ids, np.full(len(sentences), 2)
 
-    Wide.size = size
-    prepared = prepare(PAIRS, Wide(), 99, tmp_path / "train")
-    assert prepared.source.tokens.dtype == dtype
-    assert prepared.source.tokens.tolist() == 3 * [size - 1, 1]
+    prepared = made(PAIRS, Wide(), 99, tmp_path / "train")
+    assert prepared.ids[0].dtype == dtype
+    assert sentences(prepared, 0) == 3 * [[size - 1, 1]]
+
+
+def test_shards_made_by_other_processes_keep_the_order(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    pairs = [{"source": "", "target": "dropped"}, *MANY]
+    prepared = made(pairs, vocabulary, 99, tmp_path)
+    assert prepared.manifest["shards"] == 7
+    for number, side in enumerate(("source", "target")):
+        assert sentences(prepared, number) == vocabulary.encode([pair[side] for pair in MANY])
+    order = np.random.default_rng(0).permutation(50)
+    source, _ = prepared.padded(order, *prepared.lengths.max(axis=0))
+    assert [row[row > 0].tolist() for row in source] == vocabulary.encode(
+        [MANY[index]["source"] for index in order]
+    )
 
 
 # Once is enough
 
 
-def test_same_settings_read_what_is_there(tmp_path, vocabulary):
-    first = prepare(once(PAIRS), vocabulary, 99, tmp_path / "train")
-    second = prepare(never(), vocabulary, 99, tmp_path / "train")
-    assert sentences(second.target) == sentences(first.target)
+def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    monkeypatch.setattr(vocabulary, "encode_flat", lambda _: pytest.fail("encoded again"))
+    assert len(made(PAIRS, vocabulary, 99, tmp_path)) == 3
+
+
+def test_trust_reads_no_text(tmp_path, vocabulary):
+    first = made(PAIRS, vocabulary, 99, tmp_path / "train")
+    second = made(never(), vocabulary, 99, tmp_path / "train", trust=True)
+    assert sentences(second, 1) == sentences(first, 1)
     assert second.report() == first.report()
+    shutil.move(tmp_path / "train", tmp_path / "moved")
+    assert len(made(never(), vocabulary, 99, tmp_path / "moved", trust=True)) == 3
 
 
-def test_another_max_length_prepares_anew(tmp_path, vocabulary):
-    prepare(PAIRS, vocabulary, 99, tmp_path / "train")
+@pytest.mark.parametrize("trust", [False, True])
+def test_another_max_length_prepares_anew(tmp_path, vocabulary, trust):
+    made(PAIRS, vocabulary, 99, tmp_path)
     both = [vocabulary.encode(list(pair.values())) for pair in PAIRS]
     shortest, *_ = sorted(max(len(ids) for ids in pair) for pair in both)
-    assert len(prepare(PAIRS, vocabulary, shortest, tmp_path / "train")) == 1
+    assert len(made(PAIRS, vocabulary, shortest, tmp_path, trust=trust)) == 1
 
 
-def test_another_vocabulary_prepares_anew(tmp_path, vocabulary):
-    prepare(PAIRS, vocabulary, 99, tmp_path / "train")
+@pytest.mark.parametrize("trust", [False, True])
+def test_another_vocabulary_prepares_anew(tmp_path, vocabulary, trust):
+    made(PAIRS, vocabulary, 99, tmp_path)
     other = learn(size=290)
-    prepared = prepare(PAIRS, other, 99, tmp_path / "train")
-    assert sentences(prepared.source) == other.encode([pair["source"] for pair in PAIRS])
+    prepared = made(PAIRS, other, 99, tmp_path, trust=trust)
+    assert sentences(prepared, 0) == other.encode([pair["source"] for pair in PAIRS])
+
+
+def test_changed_text_makes_its_shards_anew_and_no_others(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    made(MANY, vocabulary, 99, tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    changed = [*MANY[:15], {"source": "a dog", "target": "ein Hund"}, *MANY[16:38]]
+    prepared = made(changed, vocabulary, 99, tmp_path)
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in changed])
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    remade = {name.split(".")[0] for name, when in after.items() if when != before[name]}
+    assert remade == {"shard-00001", "shard-00003"}
+    assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"shard-00004"}
 
 
 # What a kill or a full disk leaves
@@ -149,49 +211,158 @@ def empty(path):
 
 
 @pytest.mark.parametrize("damage", [os.remove, truncate, empty])
-@pytest.mark.parametrize("name", ["manifest.json", "source_tokens.npy", "target_offsets.npy"])
-def test_damaged_folder_is_prepared_anew(tmp_path, vocabulary, name, damage):
-    expected = sentences(prepare(PAIRS, vocabulary, 99, tmp_path / "train").source)
-    damage(tmp_path / "train" / name)
-    assert sentences(prepare(PAIRS, vocabulary, 99, tmp_path / "train").source) == expected
+@pytest.mark.parametrize("name", [MANIFEST, "shard-00000.ids.npy", "shard-00000.lengths.npy"])
+def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage):
+    expected = sentences(made(PAIRS, vocabulary, 99, tmp_path), 0)
+    damage(tmp_path / name)
+    with pytest.raises((OSError, ValueError)):
+        Prepared.load(tmp_path)
+    assert sentences(made(PAIRS, vocabulary, 99, tmp_path, trust=True), 0) == expected
 
 
-# Kills itself when the sides are written and the manifest is not yet.
-KILLED = """
-import json, os, signal, sys
-from pathlib import Path
-from pipelines.prepare import prepare
+# Prepares 400 pairs in 40 shards, slowly, and tells its workers' process ids.
+SLOW = """
+import sys, time
+from pipelines import prepare as preparation
 from pipelines.vocabulary import Vocabulary
-json.dumps = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
-pairs = [{"source": "A dog.", "target": "Ein Hund."}]
-prepare(pairs, Vocabulary.load(sys.argv[1]), 99, Path(sys.argv[1]) / "train")
+class Slow(Vocabulary):
+    def encode_flat(self, sentences):
+        time.sleep(0.2)
+        return super().encode_flat(sentences)
+def pairs():
+    for n in range(400):
+        yield {"source": f"{n} cats", "target": f"{n} Katzen"}
+if __name__ == "__main__":
+    preparation.PAIRS_PER_SHARD = 10
+    vocabulary = Slow(open(sys.argv[1] + "/vocabulary.model", "rb").read())
+    print("begins", flush=True)
+    preparation.prepare(pairs, vocabulary, 99, sys.argv[1] + "/train")
 """
 
 
-@pytest.mark.parametrize("there_before", [False, True])
-def test_kill_while_writing_leaves_nothing_half_written(tmp_path, vocabulary, there_before):
+def children(process):
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def alive(process):
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_killed_preparation_leaves_no_process_and_goes_on(tmp_path, vocabulary, monkeypatch):
     vocabulary.save(tmp_path)
-    if there_before:  # with other settings, so that the killed process writes its own
-        prepare(PAIRS, vocabulary, 50, tmp_path / "train")
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    killed = subprocess.run(command, cwd=Path(__file__).parents[1], timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    assert list(tmp_path.glob(".train.*/source_tokens.npy")), "killed too early"
-    assert (tmp_path / "train").exists() == there_before
-    assert len(prepare(once(PAIRS), vocabulary, 50, tmp_path / "train")) == 3
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    train = tmp_path / "train"
+    command = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        wait_for(lambda: len(list(train.glob("shard-*.json"))) >= 5)
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+    assert workers
+    wait_for(lambda: not any(map(alive, workers)))
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(train)
+    whole = {path.name: path.stat().st_mtime_ns for path in train.glob("shard-*.json")}
+    assert 5 <= len(whole) < 40
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    pairs = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(400)]
+    prepared = made(pairs, vocabulary, 99, train)
+    assert sentences(prepared, 1) == vocabulary.encode([pair["target"] for pair in pairs])
+    assert whole == {name: (train / name).stat().st_mtime_ns for name in whole}, "made again"
 
 
-def test_failed_write_leaves_no_files(tmp_path, vocabulary, monkeypatch):
-    def disk_full(*arguments, **options):
+def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
+    """A shard counts as whole from then on."""
+    order = []
+    write = storage.write
+    monkeypatch.setattr(storage, "write", lambda d, n, c: (order.append(n), write(d, n, c)))
+    made(PAIRS, vocabulary, 99, tmp_path)
+    assert order[2:] == ["shard-00000.json", MANIFEST]
+    order.clear()
+    made(PAIRS[:2], vocabulary, 99, tmp_path)
+    assert order[2:] == ["shard-00000.json", MANIFEST]
+
+
+def test_old_summary_does_not_vouch_for_new_files(tmp_path, vocabulary, monkeypatch):
+    """Killed between the files and the summary of a shard that replaces another."""
+    made(PAIRS, vocabulary, 99, tmp_path)
+    write = storage.write
+
+    def killed(directory, name, content):
+        if name.endswith(".json"):
+            raise KeyboardInterrupt
+        write(directory, name, content)
+
+    monkeypatch.setattr(storage, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made(PAIRS[::-1], vocabulary, 99, tmp_path)
+    monkeypatch.undo()
+    prepared = made(PAIRS, vocabulary, 99, tmp_path)
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in PAIRS])
+
+
+def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch):
+    def disk_full(path, content):
+        with open(path, "wb") as file:
+            file.write(content[: len(content) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", disk_full)
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
     with pytest.raises(OSError, match="No space left"):
-        prepare(PAIRS, vocabulary, 99, tmp_path / "train")
-    assert not list(tmp_path.iterdir())
+        made(PAIRS, vocabulary, 99, tmp_path / "train")
+    assert not list((tmp_path / "train").iterdir())
 
 
-def test_a_copy_elsewhere_is_as_good(tmp_path, vocabulary):
-    prepare(PAIRS, vocabulary, 99, tmp_path / "train")
-    shutil.move(tmp_path / "train", tmp_path / "moved")
-    assert len(prepare(never(), vocabulary, 99, tmp_path / "moved")) == 3
+# At an address of tf.io.gfile
+
+
+@pytest.mark.parametrize("scheme", ["ram://bucket", "file://{folder}"])
+def test_shards_at_an_address_are_fetched(tmp_path, vocabulary, monkeypatch, scheme):
+    monkeypatch.setattr(preparation, "_made", lambda make, text: map(make, text))  # RAM is no disk
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    address = scheme.format(folder=tmp_path / "far") + f"/{os.getpid()}/train"
+    prepare(lambda: MANY, vocabulary, 99, address)
+    fetch(address, tmp_path / "near")
+    expected = vocabulary.encode([pair["target"] for pair in MANY])
+    assert sentences(Prepared.load(tmp_path / "near"), 1) == expected
+    prepare(never, vocabulary, 99, address, trust=True)
+
+
+def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    read, copied = storage.read, []
+    monkeypatch.setattr(storage, "read", lambda d, n: (copied.append((d, n)), read(d, n))[1])
+    (near / "shard-00001.ids.npy").write_bytes(b"half")
+    fetch(address, near)
+    files = [name for directory, name in copied if directory == address]
+    assert files == [MANIFEST, "shard-00001.ids.npy"]
+    # As many pairs and pieces as before, so that no file's size tells.
+    other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
+    made(other, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    expected = vocabulary.encode([pair["source"] for pair in other])
+    assert sentences(Prepared.load(near), 0) == expected
+
+
+def test_nothing_to_fetch(tmp_path):
+    with pytest.raises(BadInput, match=r"no finished split there, manifest\.json is missing"):
+        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+
+
+def test_address_that_tensorflow_does_not_know(tmp_path, vocabulary):
+    with pytest.raises(BadInput, match=r"^gopher://hole: .*not implemented.*; wanted an address"):
+        prepare(lambda: PAIRS, vocabulary, 99, "gopher://hole")

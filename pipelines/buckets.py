@@ -1,0 +1,189 @@
+"""Length buckets chosen for a corpus: which lengths share a batch, and how many rows it has.
+
+"Sentence pairs were batched together by approximate sequence length" (5.1). A bucket is a rectangle
+of (source length, target length), and all batches of a bucket have one shape. The rectangles are
+found by splitting the corpus's own histogram of lengths where that saves most padding, so that as
+many shapes as are allowed fit that corpus, and both its sides.
+
+Axes: p pairs, k buckets; s and t are source and target lengths, EOS included.
+"""
+
+from __future__ import annotations
+
+import heapq
+import typing
+
+import numpy as np
+
+# Eight replicas each get a row of every batch, and the last row of a batch may be empty.
+LEAST_ROWS = 9
+# A bucket has so many batches or more, that what meets in one batch seldom meets in the next epoch,
+# and that none is cut short. On Multi30k with 4,096 tokens 1, 2 and 4 leave 3, 6 and 9 % of the
+# cells empty, and of two pairs in a batch 49, 29 and 16 % meet again.
+_LEAST_BATCHES = 2
+
+
+class Box(typing.NamedTuple):
+    """Lengths from `low` up to, not including, `high`, on both sides; no row or column is empty."""
+
+    source_low: int
+    source_high: int
+    target_low: int
+    target_high: int
+
+
+class Split(typing.NamedTuple):
+    """The best way to divide a box: what is saved, along which axis, how far into the box."""
+
+    saved: float
+    axis: int
+    offset: int
+
+
+class Buckets(typing.NamedTuple):
+    """How the pairs of a corpus are batched, the same in every epoch."""
+
+    source_length: np.ndarray  # [k], the longest: batches are padded to it
+    target_length: np.ndarray  # [k]
+    rows: np.ndarray  # [k], pairs in a batch
+    bucket: np.ndarray  # [p], the bucket of each pair
+
+
+def choose_buckets(
+    source_lengths: np.ndarray,
+    target_lengths: np.ndarray,
+    tokens_per_batch: int,
+    max_shapes: int,
+    count_padding: bool = True,
+) -> Buckets:
+    """At most `max_shapes` buckets that leave few cells of the corpus's batches empty.
+
+    Begins with one bucket for all and splits, as long as there are shapes left, the one where it
+    saves most. 4.5M pairs take 0.6 s.
+
+    Args:
+        source_lengths: int [p].
+        target_lengths: int [p].
+        tokens_per_batch: tokens of a batch, a side. A batch has at least 9 rows all the same, so
+            that up to eight replicas share it, and more tokens if it must.
+        max_shapes: most buckets.
+        count_padding: whether a batch's `tokens_per_batch` cells include its padding.
+    """
+    histogram = _histogram(source_lengths, target_lengths)
+    whole = _shrunk(histogram, Box(0, histogram.shape[0], 0, histogram.shape[1]))
+    first = _best_split(histogram, whole, tokens_per_batch)
+    heap = [(-first.saved, whole, first)]
+    while len(heap) < max_shapes and heap[0][0] < 0:
+        _, box, split = heapq.heappop(heap)
+        for part in _divide(histogram, box, split):
+            best = _best_split(histogram, part, tokens_per_batch)
+            heapq.heappush(heap, (-best.saved, part, best))
+    boxes = sorted(box for _, box, _ in heap)
+    number = np.zeros(histogram.shape, np.int16 if len(boxes) < 2**15 else np.int32)
+    for index, box in enumerate(boxes):
+        _part(number, box)[:] = index
+    rows = [_rows(histogram, box, tokens_per_batch, count_padding) for box in boxes]
+    return Buckets(
+        np.array([box.source_high - 1 for box in boxes]),
+        np.array([box.target_high - 1 for box in boxes]),
+        np.array(rows),
+        number[source_lengths, target_lengths],
+    )
+
+
+def _histogram(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
+    """Pairs by [source length, target length]."""
+    shape = int(source_lengths.max()) + 1, int(target_lengths.max()) + 1
+    cells = source_lengths.astype(np.int64) * shape[1] + target_lengths
+    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def _part(array: np.ndarray, box: Box) -> np.ndarray:
+    return array[box.source_low : box.source_high, box.target_low : box.target_high]
+
+
+def _shrunk(histogram: np.ndarray, box: Box) -> Box:
+    """The box without empty rows and columns at its edges."""
+    inside = _part(histogram, box)
+    rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+    return Box(
+        int(box.source_low + rows[0]),
+        int(box.source_low + rows[-1] + 1),
+        int(box.target_low + columns[0]),
+        int(box.target_low + columns[-1] + 1),
+    )
+
+
+def _divide(histogram: np.ndarray, box: Box, split: Split) -> tuple[Box, Box]:
+    """Both parts of a box, shrunk."""
+    if split.axis == 0:
+        middle = box.source_low + split.offset
+        parts = box._replace(source_high=middle), box._replace(source_low=middle)
+    else:
+        middle = box.target_low + split.offset
+        parts = box._replace(target_high=middle), box._replace(target_low=middle)
+    return _shrunk(histogram, parts[0]), _shrunk(histogram, parts[1])
+
+
+def _best_split(histogram: np.ndarray, box: Box, tokens_per_batch: int) -> Split:
+    """The split of a box that saves most cells; `saved` is 0 if none saves any."""
+    inside = _part(histogram, box)
+    longest = box.source_high - 1, box.target_high - 1
+    now = float(_cells(inside.sum(), np.array(longest[0]), np.array(longest[1]), tokens_per_batch))
+    best = Split(0.0, 0, 0)
+    for axis, counts in enumerate((inside, inside.T)):
+        below = np.cumsum(counts.sum(1))[:-1]  # pairs in the part up to each length
+        if not len(below):
+            continue
+        low = box.source_low, box.target_low
+        last = counts.shape[1] - 1 - np.argmax(counts[:, ::-1] > 0, axis=1)
+        last = np.where(counts.any(1), last, 0) + low[1 - axis]  # longest beside each length
+        beside_below = np.maximum.accumulate(last)[:-1]
+        beside_above = np.maximum.accumulate(last[::-1])[::-1][1:]
+        at = low[axis] + np.arange(len(below))
+        parts = (
+            (below, at, beside_below, tokens_per_batch),
+            (inside.sum() - below, np.array(longest[axis]), beside_above, tokens_per_batch),
+        )
+        after = np.where(
+            _too_few(*parts[0]) | _too_few(*parts[1]), np.inf, _cells(*parts[0]) + _cells(*parts[1])
+        )
+        offset = int(np.argmin(after))
+        if now - after[offset] > best.saved:
+            best = Split(now - float(after[offset]), axis, offset + 1)
+    return best
+
+
+def _most_rows(longest: np.ndarray | float, tokens_per_batch: int) -> np.ndarray:
+    """Rows that the budget allows, and no fewer than there have to be."""
+    return np.maximum(LEAST_ROWS, tokens_per_batch // np.maximum(longest, 1)).astype(np.int64)
+
+
+def _even_rows(pairs: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Rows of each batch if pairs are spread evenly over as few batches as can be."""
+    batches = np.minimum(-(-pairs // most), pairs // LEAST_ROWS)
+    return -(-pairs // np.maximum(1, batches))
+
+
+def _cells(pairs: np.ndarray, s: np.ndarray, t: np.ndarray, tokens_per_batch: int) -> np.ndarray:
+    """Cells of both sides in the batches of a bucket of pairs with lengths up to s and t."""
+    rows = _even_rows(pairs, _most_rows(np.maximum(s, t), tokens_per_batch))
+    return -(-pairs // np.maximum(1, rows)) * rows * (s + t)
+
+
+def _too_few(pairs: np.ndarray, s: np.ndarray, t: np.ndarray, tokens_per_batch: int) -> np.ndarray:
+    """Whether such a bucket would have fewer batches than it should."""
+    return pairs < _LEAST_BATCHES * _most_rows(np.maximum(s, t), tokens_per_batch)
+
+
+def _rows(histogram: np.ndarray, box: Box, tokens_per_batch: int, count_padding: bool) -> int:
+    """Rows of a bucket's batches, all of them alike."""
+    inside = _part(histogram, box)
+    pairs = int(inside.sum())
+    lengths: tuple[float, float] = box.source_high - 1, box.target_high - 1
+    if not count_padding:
+        lengths = (
+            inside.sum(1) @ np.arange(box.source_low, box.source_high) / pairs,
+            inside.sum(0) @ np.arange(box.target_low, box.target_high) / pairs,
+        )
+    return int(_even_rows(np.array(pairs), _most_rows(max(lengths), tokens_per_batch)))

@@ -1,0 +1,36 @@
+"""Prepare a problem's text without training: all that `train` does before its first step."""
+
+import argparse
+import sys
+
+from t2t_repro import command
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags; every hyperparameter is one, and `train` then takes them from the run."""
+    flags = command.Parser(prog="python -m t2t_repro.prepare", description=__doc__)
+    command.add_run(flags)
+    flags.add_argument(
+        "--beam_pipeline_options",
+        metavar="NAME=VALUE,...",
+        help="prepare on Apache Beam, as with runner=DirectRunner,direct_num_workers=2; with more "
+        "than one machine --prepared_dir has to be where all of them reach it",
+    )
+    return flags
+
+
+def main() -> None:
+    """Flags, then one call."""
+    given = parser().parse_args()
+    run = command.run_of(given)
+    command.quiet_tensorflow()
+    from t2t_repro import experiment
+
+    resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
+    options = given.beam_pipeline_options
+    experiment.prepare(resolved, run.workdir, None if options is None else options.split(","))
+    print(f"prepared; now: python -m t2t_repro.train --workdir={run.workdir}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    command.run(main)

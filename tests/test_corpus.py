@@ -1,0 +1,198 @@
+"""A run's vocabulary and splits: learnt once, shared by runs, never mixed with another text's."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines.errors import BadInput
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config as configs
+from t2t_repro.corpus import Corpus
+
+ROOT = Path(__file__).parents[1]
+SENTENCES = [f"{animal} number {n} sees {n + 7} dogs" for n in range(40) for animal in ("a", "b")]
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Flags of 80 pairs, of which about 16 are held out."""
+    source = write(tmp_path / "text.en", SENTENCES)
+    target = write(tmp_path / "text.de", [line.upper() for line in SENTENCES])
+    return {"source_files": [source], "target_files": [target], "held_out_share": 0.2}
+
+
+def corpus(workdir, text, **changes):
+    settings = {"vocabulary_size": 320} | text | changes
+    return Corpus(configs.resolve("parallel_text", overrides=settings), workdir)
+
+
+def begin(of):
+    """What `experiment.train` does once all text is read."""
+    of.train()
+    configs.save(of.config, of.workdir / "config.yaml")
+
+
+def not_again(*_):
+    pytest.fail("the text was read again")
+
+
+def test_vocabulary_is_learnt_once_on_training_text_alone(tmp_path, text, monkeypatch):
+    first = corpus(tmp_path / "run", text)
+    begin(first)
+    assert first.vocabulary.size == 320
+    monkeypatch.setattr(Corpus, "_examples", not_again)
+    again = corpus(tmp_path / "run", text)
+    assert again.vocabulary.fingerprint == first.vocabulary.fingerprint
+    assert again.train().report() == first.train().report()
+
+    monkeypatch.undo()
+    pairs = first._examples("train")
+    own = Vocabulary.learn((pair[side] for pair in pairs for side in ("source", "target")), 320)
+    assert own.fingerprint == first.vocabulary.fingerprint
+
+
+def test_killed_start_keeps_its_vocabulary(tmp_path, text, monkeypatch):
+    fingerprint = corpus(tmp_path / "run", text).vocabulary.fingerprint
+    monkeypatch.setattr(Vocabulary, "learn", not_again)
+    again = corpus(tmp_path / "run", text)
+    assert again.vocabulary.fingerprint == fingerprint
+    assert len(again.train()) == again.train().manifest["pairs"] > 40
+
+
+@pytest.mark.parametrize("change", ["text", "vocabulary_size"])
+def test_failed_start_with_something_else_leaves_nothing_behind(tmp_path, text, change):
+    corpus(tmp_path / "run", text).train()
+    changes = {}
+    if change == "text":
+        write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    else:
+        changes = {"vocabulary_size": 300}
+    second = corpus(tmp_path / "run", text, **changes)
+    fresh = corpus(tmp_path / "fresh", text, **changes)
+    assert second.train().manifest == fresh.train().manifest
+    assert second.vocabulary.fingerprint == fresh.vocabulary.fingerprint
+
+
+@pytest.mark.parametrize("address", [False, True])
+def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, address):
+    shared = f"file://{tmp_path}/shared" if address else str(tmp_path / "shared")
+    first = corpus(tmp_path / "first", text, prepared_dir=shared)
+    begin(first)
+    monkeypatch.setattr(Corpus, "_text", not_again)
+    second = corpus(tmp_path / "second", text, prepared_dir=shared)
+    assert second.train().manifest == first.train().manifest
+    model = "vocabulary.model"
+    assert (tmp_path / "second" / model).read_bytes() == (tmp_path / "first" / model).read_bytes()
+    assert (tmp_path / "second/prepared/train").exists() == address
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"vocabulary_size": 300}, "vocabulary_size: 300 (there 320)"),
+        ({"max_length": 9}, "max_length: 9 (there 256)"),
+        ({"held_out_share": 0.1}, "held_out_share: 0.1 (there 0.2)"),
+        ({"source_files": ["other.en"]}, "files: ['other.en', 'text.de'] (there ['text.en', "),
+        ({"dev_source_files": ["d"], "dev_target_files": ["e"]}, "own_dev_files: True (there Fals"),
+    ],
+)
+def test_shared_corpus_of_other_settings_is_refused(tmp_path, text, changes, told):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    before = {path: path.read_bytes() for path in Path(shared).rglob("*") if path.is_file()}
+    with pytest.raises(BadInput) as error:
+        corpus(tmp_path / "second", text | changes, prepared_dir=shared).train()
+    assert told in str(error.value)
+    assert before == {path: path.read_bytes() for path in Path(shared).rglob("*") if path.is_file()}
+
+
+def test_run_does_not_overwrite_a_shared_corpus_of_another_vocabulary(tmp_path, text):
+    shared = tmp_path / "shared"
+    first = corpus(tmp_path / "first", text)
+    begin(first)
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
+    with pytest.raises(BadInput, match="has another vocabulary than"):
+        corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
+
+
+def test_text_that_changes_between_vocabulary_and_shards_is_noticed(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    assert of.vocabulary
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="the training text is not the one that"):
+        of.train()
+
+
+def test_prepared_dir_without_its_vocabulary(tmp_path, text):
+    shared = tmp_path / "shared"
+    corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
+    (shared / "vocabulary.model").unlink()
+    with pytest.raises(BadInput, match=r"no vocabulary\.model beside corpus\.json"):
+        corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
+
+
+def test_held_out_text_is_not_trained_on(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    counts = [len(of.train()), *(len(of.held_out(s, tmp_path / "x")) for s in ("dev", "test"))]
+    assert sum(counts) == 80
+    assert min(counts) > 5
+
+
+# The command
+
+
+def prepare(*flags):
+    return subprocess.run(
+        [sys.executable, "-m", "t2t_repro.prepare", "--problem=parallel_text", *flags],
+        cwd=ROOT,
+        env={name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("beam", [False, True])
+def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, beam):
+    packed = tmp_path / "text.en.gz"
+    packed.write_bytes(gzip.compress(Path(text["source_files"][0]).read_bytes()))
+    workdir = tmp_path / "run"
+    ended = prepare(
+        f"--workdir={workdir}",
+        f"--source_files={packed}",
+        f"--target_files={text['target_files'][0]}",
+        "--held_out_share=0.2",
+        "--vocabulary_size=320",
+        *(["--beam_pipeline_options=runner=DirectRunner"] if beam else []),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+    assert f"now: python -m t2t_repro.train --workdir={workdir}" in ended.stderr
+    of = Corpus(configs.of_run(workdir), workdir)
+    assert of.has_begun
+    fresh = corpus(tmp_path / "fresh", text)
+    assert of.train().manifest == fresh.train().manifest
+    assert json.loads((workdir / "prepared/dev/manifest.json").read_text())["pairs"] > 5
+
+
+def test_unknown_beam_runner(tmp_path, text):
+    ended = prepare(
+        f"--workdir={tmp_path / 'run'}",
+        f"--source_files={text['source_files'][0]}",
+        f"--target_files={text['target_files'][0]}",
+        "--vocabulary_size=320",
+        "--beam_pipeline_options=runner=Nothing",
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: --beam_pipeline_options: Unexpected")
