@@ -41,6 +41,7 @@ class Batching:
     def __init__(
         self,
         prepared: Prepared,
+        *,
         tokens_per_batch: int,
         max_shapes: int,
         count_padding: bool,
@@ -61,13 +62,12 @@ class Batching:
         order = rng.permutation(len(self.prepared))
         order = order[np.argsort(self.buckets.bucket[order], kind="stable")]
         ends = np.cumsum(np.bincount(self.buckets.bucket, minlength=len(self.buckets.rows)))
-        shapes = zip(self.buckets.source_length, self.buckets.target_length, strict=True)
         plan = [
             Batch(rows, int(source_length), int(target_length))
-            for pairs, most, (source_length, target_length) in zip(
-                np.split(order, ends[:-1]), self.buckets.rows, shapes, strict=True
+            for pairs, source_length, target_length, count in zip(
+                np.split(order, ends[:-1]), *self.buckets[:3], strict=True
             )
-            for rows in _rows(pairs, int(most))
+            for rows in _in_batches(pairs, int(count))
         ]
         return [plan[index] for index in rng.permutation(len(plan))]
 
@@ -91,7 +91,7 @@ class Batching:
         return tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
 
 
-def _rows(pairs: np.ndarray, most: int) -> np.ndarray:
+def _in_batches(pairs: np.ndarray, most: int) -> np.ndarray:
     """The pairs of a bucket as batches: int64 [batches, most], the last of some rows -1."""
     count = -(-len(pairs) // most)
     short = count * most - len(pairs)  # batches with a row too few; fewer than there are batches

@@ -32,6 +32,31 @@ class Box(typing.NamedTuple):
     target_high: int
 
 
+class Rule(typing.NamedTuple):
+    """How many rows the batches of a bucket have."""
+
+    tokens_per_batch: int
+
+    def most_rows(self, longest: np.ndarray | float) -> np.ndarray:
+        """Rows that the budget allows, and no fewer than there have to be."""
+        most = self.tokens_per_batch // np.maximum(longest, 1)
+        return np.maximum(LEAST_ROWS, most).astype(np.int64)
+
+    def rows(self, pairs: np.ndarray, longest: np.ndarray | float) -> np.ndarray:
+        """Rows of each batch if pairs are spread evenly over as few batches as can be."""
+        batches = np.minimum(-(-pairs // self.most_rows(longest)), pairs // LEAST_ROWS)
+        return -(-pairs // np.maximum(1, batches))
+
+    def cells(self, pairs: np.ndarray, s: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Cells of both sides in the batches of pairs with lengths up to s and t."""
+        rows = np.maximum(1, self.rows(pairs, np.maximum(s, t)))
+        return -(-pairs // rows) * rows * (s + t)
+
+    def suits(self, pairs: np.ndarray, s: np.ndarray, t: np.ndarray) -> np.ndarray:
+        """Whether such a bucket has as many batches as it should."""
+        return pairs >= _LEAST_BATCHES * self.most_rows(np.maximum(s, t))
+
+
 class Split(typing.NamedTuple):
     """The best way to divide a box: what is saved, along which axis, how far into the box."""
 
@@ -69,20 +94,21 @@ def choose_buckets(
         max_shapes: most buckets.
         count_padding: whether a batch's `tokens_per_batch` cells include its padding.
     """
+    rule = Rule(tokens_per_batch)
     histogram = _histogram(source_lengths, target_lengths)
     whole = _shrunk(histogram, Box(0, histogram.shape[0], 0, histogram.shape[1]))
-    first = _best_split(histogram, whole, tokens_per_batch)
+    first = _best_split(histogram, whole, rule)
     heap = [(-first.saved, whole, first)]
     while len(heap) < max_shapes and heap[0][0] < 0:
         _, box, split = heapq.heappop(heap)
         for part in _divide(histogram, box, split):
-            best = _best_split(histogram, part, tokens_per_batch)
+            best = _best_split(histogram, part, rule)
             heapq.heappush(heap, (-best.saved, part, best))
     boxes = sorted(box for _, box, _ in heap)
     number = np.zeros(histogram.shape, np.int16 if len(boxes) < 2**15 else np.int32)
     for index, box in enumerate(boxes):
         _part(number, box)[:] = index
-    rows = [_rows(histogram, box, tokens_per_batch, count_padding) for box in boxes]
+    rows = [_rows(histogram, box, rule, count_padding) for box in boxes]
     return Buckets(
         np.array([box.source_high - 1 for box in boxes]),
         np.array([box.target_high - 1 for box in boxes]),
@@ -125,58 +151,30 @@ def _divide(histogram: np.ndarray, box: Box, split: Split) -> tuple[Box, Box]:
     return _shrunk(histogram, parts[0]), _shrunk(histogram, parts[1])
 
 
-def _best_split(histogram: np.ndarray, box: Box, tokens_per_batch: int) -> Split:
+def _best_split(histogram: np.ndarray, box: Box, rule: Rule) -> Split:
     """The split of a box that saves most cells; `saved` is 0 if none saves any."""
     inside = _part(histogram, box)
-    longest = box.source_high - 1, box.target_high - 1
-    now = float(_cells(inside.sum(), np.array(longest[0]), np.array(longest[1]), tokens_per_batch))
-    best = Split(0.0, 0, 0)
+    low = box.source_low, box.target_low
+    longest = np.array([box.source_high - 1, box.target_high - 1])
+    pairs = inside.sum()
+    now, best = float(rule.cells(pairs, *longest)), Split(0.0, 0, 0)
     for axis, counts in enumerate((inside, inside.T)):
         below = np.cumsum(counts.sum(1))[:-1]  # pairs in the part up to each length
         if not len(below):
             continue
-        low = box.source_low, box.target_low
         last = counts.shape[1] - 1 - np.argmax(counts[:, ::-1] > 0, axis=1)
         last = np.where(counts.any(1), last, 0) + low[1 - axis]  # longest beside each length
-        beside_below = np.maximum.accumulate(last)[:-1]
-        beside_above = np.maximum.accumulate(last[::-1])[::-1][1:]
-        at = low[axis] + np.arange(len(below))
-        parts = (
-            (below, at, beside_below, tokens_per_batch),
-            (inside.sum() - below, np.array(longest[axis]), beside_above, tokens_per_batch),
-        )
-        after = np.where(
-            _too_few(*parts[0]) | _too_few(*parts[1]), np.inf, _cells(*parts[0]) + _cells(*parts[1])
-        )
+        part = below, low[axis] + np.arange(len(below)), np.maximum.accumulate(last)[:-1]
+        rest = pairs - below, longest[axis], np.maximum.accumulate(last[::-1])[::-1][1:]
+        suits = rule.suits(*part) & rule.suits(*rest)
+        after = np.where(suits, rule.cells(*part) + rule.cells(*rest), np.inf)
         offset = int(np.argmin(after))
         if now - after[offset] > best.saved:
             best = Split(now - float(after[offset]), axis, offset + 1)
     return best
 
 
-def _most_rows(longest: np.ndarray | float, tokens_per_batch: int) -> np.ndarray:
-    """Rows that the budget allows, and no fewer than there have to be."""
-    return np.maximum(LEAST_ROWS, tokens_per_batch // np.maximum(longest, 1)).astype(np.int64)
-
-
-def _even_rows(pairs: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Rows of each batch if pairs are spread evenly over as few batches as can be."""
-    batches = np.minimum(-(-pairs // most), pairs // LEAST_ROWS)
-    return -(-pairs // np.maximum(1, batches))
-
-
-def _cells(pairs: np.ndarray, s: np.ndarray, t: np.ndarray, tokens_per_batch: int) -> np.ndarray:
-    """Cells of both sides in the batches of a bucket of pairs with lengths up to s and t."""
-    rows = _even_rows(pairs, _most_rows(np.maximum(s, t), tokens_per_batch))
-    return -(-pairs // np.maximum(1, rows)) * rows * (s + t)
-
-
-def _too_few(pairs: np.ndarray, s: np.ndarray, t: np.ndarray, tokens_per_batch: int) -> np.ndarray:
-    """Whether such a bucket would have fewer batches than it should."""
-    return pairs < _LEAST_BATCHES * _most_rows(np.maximum(s, t), tokens_per_batch)
-
-
-def _rows(histogram: np.ndarray, box: Box, tokens_per_batch: int, count_padding: bool) -> int:
+def _rows(histogram: np.ndarray, box: Box, rule: Rule, count_padding: bool) -> int:
     """Rows of a bucket's batches, all of them alike."""
     inside = _part(histogram, box)
     pairs = int(inside.sum())
@@ -186,4 +184,4 @@ def _rows(histogram: np.ndarray, box: Box, tokens_per_batch: int, count_padding:
             inside.sum(1) @ np.arange(box.source_low, box.source_high) / pairs,
             inside.sum(0) @ np.arange(box.target_low, box.target_high) / pairs,
         )
-    return int(_even_rows(np.array(pairs), _most_rows(max(lengths), tokens_per_batch)))
+    return int(rule.rows(np.array(pairs), max(lengths)))

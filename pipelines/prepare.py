@@ -1,9 +1,9 @@
 """Tokenise a split once, in parallel, into shards of ids; see `prepared` for what is written.
 
-One process reads the text and cuts it into blocks of 65,536 pairs. Others, one a core, make a shard
-of each block: encode, drop what is empty or too long, write. A shard is known by the fingerprints
-of its block's text and of the vocabulary and by the length limit. So what a killed start has
-finished is not made again, and what another text, vocabulary or limit has made is.
+One process reads the text and cuts it into blocks of 131,072 pairs. Others, one a core, make a
+shard of each block: encode, drop what is empty or too long, write. A shard is known by the
+fingerprints of its block's text and of the vocabulary and by the length limit. So what a killed
+start has finished is not made again, and what another text, vocabulary or limit has made is.
 """
 
 from __future__ import annotations
@@ -12,16 +12,10 @@ import collections
 import hashlib
 import io
 import json
-import multiprocessing
-import os
-import signal
-import threading
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from itertools import chain, count, islice
-from multiprocessing import connection
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +26,15 @@ from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.prepared import MANIFEST, shard_files
 from pipelines.vocabulary import Vocabulary
+from pipelines.workers import in_order
 
 Pair = Mapping[str, str]  # {"source", "target"}
 Block = tuple[int, list[Pair]]  # number, from 0, and pairs
 Summary = dict[str, Any]  # of a shard: fingerprints, limit, counts, bytes of its files
 
-# 16 MB of WMT's text, made into a shard in a second.
-PAIRS_PER_SHARD = 2**16
+# 32 MB of WMT's text, made into a shard in two seconds; 35 and 312 shards for WMT14.
+PAIRS_PER_SHARD = 2**17
+_FORMAT = 1  # of shards and manifest; another one for every change of what is kept and how
 _FETCHED = "fetched.json"  # the manifest that the files of a copy belong to
 
 
@@ -47,22 +43,18 @@ def prepare(
     vocabulary: Vocabulary,
     max_length: int,
     directory: str | Path,
-    *,
-    trust: bool = False,
 ) -> Summary:
     """Makes the shards of a split that are not there yet, then its manifest.
 
     Pairs with an empty side, or with more than `max_length` pieces (EOS included) on a side, are
     dropped and counted. May be killed at any moment. A text of more than one block is shared out to
-    processes, so a script that calls this needs the usual `if __name__ == "__main__"`.
+    processes, see `workers`.
 
     Args:
         read: gives the split's text.
         vocabulary: what encodes it.
         max_length: most pieces of a side.
         directory: where the split is kept, also an address for tf.io.gfile.
-        trust: take a finished split as it is, without reading the text again to see whether it
-            has changed. It takes another vocabulary or limit as not finished all the same.
 
     Returns:
         The manifest.
@@ -71,18 +63,30 @@ def prepare(
         BadInput: no pair is left, or the directory cannot be used.
     """
     directory = str(directory)
-    wanted = _wanted(vocabulary, max_length)
-    found = _json(storage.read(directory, MANIFEST))
-    if trust and wanted.items() <= found.items() and _has_shards(directory, found):
-        return found
-    storage.remove(directory, MANIFEST)
+    storage.remove(directory, MANIFEST)  # it must not vouch for a mixture of old and new shards
     make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
-    with tqdm(desc=f"prepare {Path(directory).name}", unit="pair", unit_scale=True, delay=2) as bar:
-        summaries = []
-        for summary in _made(make, blocks(read())):
+    summaries = []
+    # Drawn ten times a second for a person, twice a minute for a log file; not if it is soon done.
+    interval = 0.1 if sys.stderr.isatty() else 30
+    bar = tqdm(desc="prepare", unit=" pairs", unit_scale=True, delay=2, mininterval=interval)
+    with bar:
+        for summary in in_order(make, blocks(read())):
             summaries.append(summary)
             bar.update(summary["read"])
     return finish(summaries, directory)
+
+
+def finished(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
+    """The manifest of a split that is there, whole and made as it would be now, or None.
+
+    Its text is not read to see whether it is still the same.
+    """
+    manifest = _json(storage.read(str(directory), MANIFEST))
+    if _wanted(vocabulary, max_length).items() <= manifest.items() and all(
+        _has_files(str(directory), *shard) for shard in enumerate(manifest["bytes"])
+    ):
+        return manifest
+    return None
 
 
 def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
@@ -152,8 +156,7 @@ def finish(summaries: Iterable[Summary], directory: str) -> Summary:
         if name.startswith("shard-") and name not in ours:
             storage.remove(directory, name)
     manifest = {
-        "vocabulary": summaries[0]["vocabulary"],
-        "max_length": summaries[0]["max_length"],
+        **{name: summaries[0][name] for name in ("format", "vocabulary", "max_length")},
         "text": text_fingerprint(summary["text"] for summary in summaries),
         "shards": len(summaries),
         "pairs": pairs,
@@ -186,12 +189,22 @@ def fetch(address: str, directory: Path) -> None:
     for number, sizes in enumerate(manifest["bytes"]):
         for name, size in zip(shard_files(number)[:2], sizes, strict=True):
             if storage.size(local, name) != size:
-                storage.write(local, name, storage.read(address, name) or b"")
+                storage.write(local, name, _read_all(address, name, size))
     storage.write(local, MANIFEST, content)
 
 
+def _read_all(address: str, name: str, size: int) -> bytes:
+    content = storage.read(address, name)
+    if content is None or len(content) != size:
+        raise BadInput(
+            f"{address}: {name} is missing or cut short; prepare it again with python -m "
+            "t2t_repro.prepare"
+        )
+    return content
+
+
 def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
-    return {"vocabulary": vocabulary.fingerprint, "max_length": max_length}
+    return {"format": _FORMAT, "vocabulary": vocabulary.fingerprint, "max_length": max_length}
 
 
 def _encoded(
@@ -210,58 +223,6 @@ def _encoded(
         f"longer than {max_length} pieces": int(long.sum()),
     }
     return ids[np.repeat(kept, lengths.sum(axis=1))], lengths[kept].astype(np.int32), dropped
-
-
-def _made(make: Callable[[Block], Summary], text: Iterator[Block]) -> Iterator[Summary]:
-    """`make` over all blocks, in order; by other processes if there is more than one block."""
-    first = list(islice(text, 2))
-    if len(first) < 2:
-        yield from map(make, first)
-        return
-    workers = os.cpu_count() or 1
-    # Not forked: TensorFlow's threads would not survive that.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (make,)) as pool:
-        pending: collections.deque[Future[Summary]] = collections.deque()
-        try:
-            for block in chain(first, text):
-                pending.append(pool.submit(_work, block))
-                if len(pending) > workers + 1:  # so many blocks are in memory
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        except BrokenProcessPool:
-            raise BadInput(
-                "a process that prepared text was killed, maybe for want of memory; what it had "
-                "finished is kept: run the same command again"
-            ) from None
-
-
-_make: Callable[[Block], Summary]  # of a worker process
-
-
-def _begin(make: Callable[[Block], Summary]) -> None:
-    """Makes this process a worker, that Ctrl-C leaves alone and that ends with its parent."""
-    global _make
-    _make = make
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    connection.wait([parent])
-    os._exit(1)
-
-
-def _work(block: Block) -> Summary:
-    return _make(block)
-
-
-def _has_shards(directory: str, manifest: Summary) -> bool:
-    """Whether the files of all shards are there, in full length."""
-    return all(_has_files(directory, *shard) for shard in enumerate(manifest["bytes"]))
 
 
 def _has_files(directory: str, number: int, sizes: list[int]) -> bool:
@@ -283,9 +244,10 @@ def _text(values: Summary) -> bytes:
 def _json(content: bytes | None) -> Summary:
     """Empty if there is no content, or if it is damaged."""
     try:
-        return json.loads(content) if content else {}
+        values = json.loads(content) if content else {}
     except ValueError:
         return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _digest(text: str) -> str:

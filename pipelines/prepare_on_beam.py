@@ -8,6 +8,8 @@ manifest are those of `prepare`, so that either goes on where the other was stop
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -79,7 +81,14 @@ def _pipeline(options: list[str]) -> Any:
             'Apache Beam is not installed; pip install "t2t_repro[beam]", or leave out '
             "--beam_pipeline_options to prepare on this machine"
         ) from None
+    told = io.StringIO()  # of argparse, which explains all of Beam's options
     try:
-        return beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
-    except (ValueError, ImportError) as error:  # no such runner, or its own extra is missing
+        with contextlib.redirect_stderr(told):
+            parsed = PipelineOptions([f"--{option}" for option in options])
+            parsed.get_all_options()  # else looked at when the pipeline runs
+            return beam.Pipeline(options=parsed)
+    except SystemExit:
+        raise BadInput(f"--beam_pipeline_options: {told.getvalue().splitlines()[-1]}") from None
+    except (ValueError, RuntimeError, ImportError) as error:
+        # No such runner, or one that is not set up, or whose own extra is missing.
         raise BadInput(f"--beam_pipeline_options: {error}") from None

@@ -24,7 +24,10 @@ def is_address(path: str) -> bool:
 
 def write(directory: str, name: str, content: bytes) -> None:
     """Puts a file into a directory, made if need be; it appears whole or not at all."""
-    path, unfinished = _join(directory, name), _join(directory, f".{name}.{uuid.uuid4().hex}")
+    path, unfinished = (
+        posixpath.join(directory, name),
+        posixpath.join(directory, f".{name}.{uuid.uuid4().hex}"),
+    )
     if not is_address(directory):
         Path(directory).mkdir(parents=True, exist_ok=True)
         try:
@@ -42,7 +45,7 @@ def write(directory: str, name: str, content: bytes) -> None:
 
 def read(directory: str, name: str) -> bytes | None:
     """A file's content, None if there is no such file."""
-    path = _join(directory, name)
+    path = posixpath.join(directory, name)
     if not is_address(directory):
         return Path(path).read_bytes() if Path(path).exists() else None
     with _gfile(directory) as gfile:
@@ -54,7 +57,7 @@ def read(directory: str, name: str) -> bytes | None:
 
 def size(directory: str, name: str) -> int:
     """Bytes of a file, -1 if there is no such file."""
-    path = _join(directory, name)
+    path = posixpath.join(directory, name)
     if not is_address(directory):
         return Path(path).stat().st_size if Path(path).exists() else -1
     with _gfile(directory) as gfile:
@@ -71,17 +74,13 @@ def names(directory: str) -> list[str]:
 
 def remove(directory: str, name: str) -> None:
     """Deletes a file if it is there."""
-    path = _join(directory, name)
+    path = posixpath.join(directory, name)
     if not is_address(directory):
         Path(path).unlink(missing_ok=True)
         return
     with _gfile(directory) as gfile:
         if gfile.exists(path):
             gfile.remove(path)
-
-
-def _join(directory: str, name: str) -> str:
-    return posixpath.join(directory, name)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,15 @@
-"""Speed, padding and order of the input pipeline, beside tf.data's bucket_by_sequence_length."""
+"""Speed, padding and order of the input pipeline, beside tf.data's bucket_by_sequence_length.
+
+Preparation is measured in seconds of the processor, over all processes, so that other work on the
+machine does not count; the rest in seconds by the clock.
+"""
 
 import math
-import os
 import re
+import resource
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +45,19 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
     drawn = np.random.default_rng(0).integers(0, len(text), pairs) if pairs else range(len(text))
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "train"
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), _cpu_seconds()
         prepare(
             lambda: (text[index] for index in drawn), vocabulary, config.data.max_length, directory
         )
-        seconds = time.perf_counter() - began
+        seconds, busy = time.perf_counter() - began, _cpu_seconds() - busy
         prepared = Prepared.load(directory)
         about: Row = {"data": config.problem, "pairs": len(prepared)}
-        speed = _preparation(2 * len(drawn) / seconds, sentences, vocabulary)
+        alone = _sentencepiece(sentences, vocabulary)
+        speed: Row = {
+            "prepared_sentences_per_s": 2 * len(drawn) / seconds,
+            "prepared_sentences_per_cpu_s": 2 * len(drawn) / busy,
+            "sentencepiece_sentences_per_cpu_s": alone,
+        }
         for shapes in sorted({config.data.max_shapes, _FEW_SHAPES}, reverse=True):
             row = _plan(prepared, config, shapes, repeats)
             yield about | {"method": f"plan, {shapes} shapes"} | row | speed
@@ -81,24 +89,31 @@ def opennmt_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
     ]
 
 
-def _preparation(sentences_per_s: float, sentences: list[str], vocabulary: Vocabulary) -> Row:
-    """Speed, and against sentencepiece alone on one core, into Python lists."""
+def _sentencepiece(sentences: list[str], vocabulary: Vocabulary) -> float:
+    """Sentences that the library alone encodes into Python lists, in a second of one core."""
     with tempfile.TemporaryDirectory() as folder:
         vocabulary.save(folder)
         alone = sentencepiece.SentencePieceProcessor(model_file=str(Path(folder) / FILES[0]))
     some = sentences[:100_000]
-    seconds = min(_seconds(partial(alone.encode, some, num_threads=1)) for _ in range(3))
-    per_core = sentences_per_s / (os.cpu_count() or 1)
-    return {
-        "prepared_sentences_per_s": sentences_per_s,
-        "prepared_per_core_to_sentencepiece": per_core * seconds / len(some),
-    }
+    busy = _cpu_seconds()
+    alone.encode(some, num_threads=1)
+    return len(some) / (_cpu_seconds() - busy)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _plan(prepared: Prepared, config: Config, shapes: int, repeats: int) -> Row:
     data = config.data
     batching = Batching(
-        prepared, data.tokens_per_batch, shapes, data.count_padding, config.train.seed
+        prepared,
+        tokens_per_batch=data.tokens_per_batch,
+        max_shapes=shapes,
+        count_padding=data.count_padding,
+        seed=config.train.seed,
     )
     began = time.perf_counter()
     plan, after = batching.plan(0), batching.plan(1)

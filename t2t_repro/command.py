@@ -4,6 +4,7 @@ Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything e
 """
 
 import argparse
+import contextlib
 import dataclasses
 import faulthandler
 import io
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelines.errors import BadInput
+from pipelines.storage import is_address
 from t2t_repro import config
 
 GROUPS_SHOWN = {
@@ -84,7 +86,7 @@ def _absolute(overrides: dict[str, Any]) -> dict[str, Any]:
     """Paths as they will be found from any directory: later commands read them in config.yaml."""
 
     def absolute(name: str, value: Any) -> Any:
-        if name.endswith("_dir") and value and "://" not in value:
+        if name.endswith("_dir") and value and not is_address(value):
             return str(Path(value).absolute())
         return [str(Path(file).absolute()) for file in value] if name.endswith("_files") else value
 
@@ -134,9 +136,10 @@ def run(main: Callable[[], None]) -> NoReturn:
     except BadInput as error:
         _end(2, f"error: {' '.join(str(error).split())}")
     except KeyboardInterrupt:
-        # Not sys.exit, which would wait for TFDS's threads to finish downloading.
         print("interrupted", file=sys.stderr, flush=True)
-        os._exit(1)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(1)  # not sys.exit, which would wait for TFDS's threads to finish downloading
     except BrokenPipeError:  # the reader of stdout went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _end(1, "stdout was closed")

@@ -1,19 +1,23 @@
 """A run's text as ids: its vocabulary and its splits, made on first use.
 
-They are kept in <work directory>/prepared or, with `prepared_dir`, in a directory that runs share,
-which may be an address for tf.io.gfile:
+The work directory holds them or, where runs share them, `prepared_dir`, which may be an address for
+tf.io.gfile:
 
-    corpus.json             the settings and the text that the rest was made from
+    corpus.json             what the rest was made from: the settings, the fingerprint of the text
     vocabulary.model        and vocabulary.vocab, its pieces for people to read
-    train/                  see `pipelines.prepared`; of an address, a copy in the work directory
+    prepared/train-.../     see `pipelines.prepared`; named after text, vocabulary and length limit,
+                            so that runs with different ones never write to one place
 
-The dev split and a copy of the vocabulary are always in the work directory.
+A run that shares copies corpus.json and the vocabulary, and from an address the training split. The
+dev split is always in the work directory.
 """
 
 import dataclasses
+import hashlib
 import json
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,15 +29,18 @@ from pipelines.prepare import (
     block_fingerprint,
     blocks,
     fetch,
+    finished,
     prepare,
     text_fingerprint,
 )
-from pipelines.prepared import Prepared
+from pipelines.prepared import MANIFEST, Prepared
 from pipelines.vocabulary import FILES, Vocabulary
 from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
 
 _DESCRIPTION = "corpus.json"
+
+Description = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +51,15 @@ class Corpus:
     workdir: Path
 
     @property
-    def directory(self) -> str:
-        """Where vocabulary and training split are kept."""
-        return self.config.data.prepared_dir or str(self.workdir / "prepared")
+    def shared(self) -> str | None:
+        """The directory or address that runs share."""
+        directory = self.config.data.prepared_dir
+        return directory and directory.removeprefix("file://").rstrip("/")
+
+    @property
+    def home(self) -> str:
+        """Where corpus and training split are made."""
+        return self.shared or str(self.workdir)
 
     @property
     def has_begun(self) -> bool:
@@ -61,43 +74,52 @@ class Corpus:
             BadInput: `prepared_dir` holds another corpus, or the text cannot be used.
         """
         if not self.has_begun:
-            found = self._description()
-            self._fetch_vocabulary() if found and self._is_current(found) else self._learn()
+            found = self._described()
+            if found and self._is_current(found):
+                self._copy(self.home, str(self.workdir))
+            else:
+                self._learn()
         return Vocabulary.load(self.workdir)
 
-    def prepare_train(self, beam_options: list[str] | None = None) -> None:
+    def prepare_train(self, beam_options: list[str] | None = None) -> str:
         """Makes what is missing of the training split, here or, given options, on Apache Beam.
+
+        Returns:
+            Where the split is.
 
         Raises:
             BadInput: the text has changed since the vocabulary was learnt from it; and as
                 `pipelines.prepare.prepare`.
         """
         vocabulary, limit = self.vocabulary, self.config.data.max_length
-        directory, found = f"{self.directory}/train", self._description()
-        if found and found["vocabulary"] != vocabulary.fingerprint:
+        if not (wanted := _read_json(str(self.workdir)).get("text")):
             raise BadInput(
-                f"{self.directory} has another vocabulary than {self.workdir}; give another "
-                "--prepared_dir, or another --workdir to begin a new run with that vocabulary"
+                f"{self.workdir / _DESCRIPTION}: missing; copy it back, or begin a new run in "
+                "another --workdir"
             )
-        if beam_options is not None:
+        name = hashlib.sha256(f"{wanted} {vocabulary.fingerprint} {limit}".encode()).hexdigest()
+        directory = f"{self.home}/prepared/train-{name[:12]}"
+        if (self.has_begun or self.shared) and finished(vocabulary, limit, directory):
+            return directory
+        if beam_options is None:
+            manifest = prepare(self._train_text, vocabulary, limit, directory)
+        else:
             from pipelines.prepare_on_beam import prepare_on_beam
 
-            manifest = prepare_on_beam(self._text, vocabulary, limit, directory, beam_options)
-        else:
-            trust = self.has_begun or self.config.data.prepared_dir is not None
-            manifest = prepare(self._text, vocabulary, limit, directory, trust=trust)
-        if found and found["text"] != manifest["text"]:
+            manifest = prepare_on_beam(self._train_text, vocabulary, limit, directory, beam_options)
+        if manifest["text"] != wanted:
+            storage.remove(directory, MANIFEST)
             raise BadInput(
-                f"the training text is not the one that {self.directory}/{FILES[0]} was learnt "
-                f"from; delete {self.directory} to begin anew, or bring the text back"
+                f"the training text is not the one that {self.workdir / FILES[0]} was learnt from; "
+                "bring that text back, or begin a new run in another --workdir"
             )
+        return directory
 
     def train(self) -> Prepared:
         """The training split, pairs longer than `max_length` dropped."""
-        self.prepare_train()
-        directory = f"{self.directory}/train"
+        directory = self.prepare_train()
         if storage.is_address(directory):
-            local = self.workdir / "prepared" / "train"
+            local = self.workdir / "prepared" / Path(directory).name
             fetch(directory, local)
             directory = str(local)
         return _load("train", directory)
@@ -111,83 +133,103 @@ class Corpus:
     def _examples(self, split: str) -> Iterator[Pair]:
         return PROBLEMS[self.config.problem].examples(split, self.config)
 
-    def _text(self) -> Iterator[Pair]:
+    def _train_text(self) -> Iterator[Pair]:
         return self._examples("train")
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Description:
         """What decides, with the text itself, how the training split comes out."""
         data = self.config.data
-        files = (*data.source_files, *data.target_files, *data.tsv_files)
         return {
             "problem": self.config.problem,
             "vocabulary_size": data.vocabulary_size,
             "max_length": data.max_length,
             "tokenized": data.tokenized,
             "held_out_share": data.held_out_share,
-            # Other runs may find the same files elsewhere.
-            "files": [Path(file).name for file in files],
             "own_dev_files": bool(data.dev_source_files),
             "own_test_files": bool(data.test_source_files),
         }
 
-    def _description(self) -> Mapping[str, Any] | None:
-        """What the directory holds; None if nothing, or what this run may replace."""
-        content, wanted = storage.read(self.directory, _DESCRIPTION), self._settings()
-        found = json.loads(content) if content else None
-        if found is None or wanted.items() <= found.items():
+    def _described(self) -> Description:
+        """What `home` holds; empty if nothing, or what this run may replace."""
+        found, wanted = _read_json(self.home), self._settings()
+        if not found or wanted.items() <= found.items():
             return found
-        if self.config.data.prepared_dir is None:
-            return None  # of a start that failed, with other settings
+        if not self.shared:
+            return {}  # of a start that failed, with other settings
         other = [f"{k}: {v} (there {found.get(k)})" for k, v in wanted.items() if v != found.get(k)]
         raise BadInput(
-            f"--prepared_dir={self.directory} holds another corpus, {', '.join(other)}; use the "
-            "same settings or another directory"
+            f"--prepared_dir={self.shared} holds another corpus, {', '.join(other)}; use the same "
+            "settings or another directory"
         )
 
-    def _is_current(self, found: Mapping[str, Any]) -> bool:
-        """Whether the text is still the same; what runs share is believed."""
-        if self.config.data.prepared_dir is not None:
-            return True
-        prints = (block_fingerprint(pairs) for _, pairs in blocks(self._text()))
-        return text_fingerprint(prints) == found["text"]
-
-    def _fetch_vocabulary(self) -> None:
-        for name in FILES:
-            if (content := storage.read(self.directory, name)) is None:
-                raise BadInput(f"{self.directory}: no {name} beside {_DESCRIPTION}; copy it again")
-            storage.write(str(self.workdir), name, content)
+    def _is_current(self, found: Description) -> bool:
+        """Whether the text is still the same; of a text that runs share, its first block."""
+        text = blocks(self._train_text())
+        if not self.shared:
+            return found["text"] == text_fingerprint(block_fingerprint(pairs) for _, pairs in text)
+        _, pairs = next(text, (0, []))
+        if found["text_begins"] != block_fingerprint(pairs):
+            raise BadInput(
+                f"--prepared_dir={self.shared} holds another text; use another directory"
+            )
+        return True
 
     def _learn(self) -> None:
         fingerprints: list[str] = []
 
         def sentences() -> Iterator[str]:
-            for _, pairs in blocks(self._text()):
+            for _, pairs in blocks(self._train_text()):
                 fingerprints.append(block_fingerprint(pairs))
                 for pair in pairs:
                     yield pair["source"]
                     yield pair["target"]
 
+        # Of a start that failed, with something else.
+        (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
+        for split in self.workdir.glob("prepared/train-*"):
+            shutil.rmtree(split)
         vocabulary = Vocabulary.learn(sentences(), self.config.data.vocabulary_size)
         vocabulary.save(self.workdir)
-        for name in FILES:
-            storage.write(self.directory, name, (self.workdir / name).read_bytes())
         description = self._settings() | {
             "text": text_fingerprint(fingerprints),
+            "text_begins": fingerprints[0],
             "vocabulary": vocabulary.fingerprint,
         }
-        storage.write(self.directory, _DESCRIPTION, json.dumps(description, indent=2).encode())
-        size = vocabulary.size
-        print(f"vocabulary: {size:,} pieces learnt on the training text", file=sys.stderr)
+        content = json.dumps(description, indent=2) + "\n"
+        storage.write(str(self.workdir), _DESCRIPTION, content.encode())
+        print(
+            f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr
+        )
+        # Another run may have filled it meanwhile, with the same or it is refused.
+        if self.shared and not self._described():
+            self._copy(str(self.workdir), self.shared)
+
+    def _copy(self, source: str, target: str) -> None:
+        """Copies vocabulary and description, last, from one directory to another."""
+        for name in (*FILES, _DESCRIPTION) if source != target else ():
+            if (content := storage.read(source, name)) is None:
+                raise BadInput(f"{source}: no {name} beside {_DESCRIPTION}; copy it again")
+            storage.write(target, name, content)
+
+
+def _read_json(directory: str) -> Description:
+    """The description in a directory, empty if there is none."""
+    content = storage.read(directory, _DESCRIPTION)
+    try:
+        return json.loads(content) if content else {}
+    except ValueError:
+        raise BadInput(f"{directory}/{_DESCRIPTION}: damaged, no JSON; copy it again") from None
 
 
 def _load(split: str, directory: str) -> Prepared:
     """What was prepared, reported on stderr."""
     try:
         prepared = Prepared.load(directory)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
+    except (ValueError, KeyError) as error:
         raise BadInput(
-            f"{directory}: cannot be read back ({error}); is the disk full? Delete it and run the "
-            "same command again"
+            f"{directory}: damaged ({error}); delete it and run the same command again"
         ) from None
     print(f"{split}: {prepared.report()}", file=sys.stderr)
     return prepared

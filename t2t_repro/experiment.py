@@ -34,7 +34,7 @@ from t2t_repro.problems import PROBLEMS, Problem, Scores
 from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 from t2t_repro.translator import Translator, translate_lines
-from t2t_repro.validation import Validation, ordered_batches
+from t2t_repro.validation import Validation, each_pair_once
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     # Not in the run's own folder: the files that are scored may change from one call to the next.
     with tempfile.TemporaryDirectory() as folder:
         prepared = experiment.corpus.held_out(split, Path(folder))
-        batches = ordered_batches(prepared, experiment.config)
+        batches = each_pair_once(prepared, experiment.config)
         scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
     text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
     _write(path, lambda file: file.write_text(text, encoding="utf-8"))

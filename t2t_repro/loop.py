@@ -68,10 +68,10 @@ class Loop:
         self.trainer, self.config = trainer, config
         self.batching = Batching(
             data,
-            config.data.tokens_per_batch,
-            config.data.max_shapes,
-            config.data.count_padding,
-            config.train.seed,
+            tokens_per_batch=config.data.tokens_per_batch,
+            max_shapes=config.data.max_shapes,
+            count_padding=config.data.count_padding,
+            seed=config.train.seed,
         )
         self.report, self.validate = report, validate
         # The place in the data: (epoch, batches of it already seen).

@@ -56,7 +56,7 @@ class Validation:
 
     def validate(self, step: int) -> None:
         """Dev perplexity, BLEU of the current weights, and samples as text."""
-        batches = ordered_batches(self.dev, self.config)
+        batches = each_pair_once(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
         if self.pairs:
             name, value = self._translate(step)
@@ -82,10 +82,16 @@ class Validation:
         self.writer.flush()
 
 
-def ordered_batches(split: Prepared, config: Config) -> tf.data.Dataset:
+def each_pair_once(split: Prepared, config: Config) -> tf.data.Dataset:
     """Every pair of a split once, in batches of the training size."""
     data = config.data
-    batching = Batching(split, data.tokens_per_batch, data.max_shapes, data.count_padding, seed=0)
+    batching = Batching(
+        split,
+        tokens_per_batch=data.tokens_per_batch,
+        max_shapes=data.max_shapes,
+        count_padding=data.count_padding,
+        seed=0,
+    )
     return batching.batches(epoch=0)
 
 

@@ -181,7 +181,7 @@ def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
     ]
     flags = ["--problem=parallel_text", tsv, *SIZE, *wrong, f"--workdir={tmp_path}"]
     assert "no: no such file" in refusal("train", *flags)
-    assert (tmp_path / "prepared" / "train").exists()
+    assert list(tmp_path.glob("prepared/train-*"))
     _train_parallel_text(text, tmp_path)
     listing = (tmp_path / "vocabulary.vocab").read_text(encoding="utf-8")
     assert listing.count("\n") == 400

@@ -113,3 +113,40 @@ def test_order_of_the_pairs_does_not_matter():
     second = choose_buckets(source[order], target[order], 1000, 32)
     np.testing.assert_array_equal(second.bucket, first.bucket[order])
     np.testing.assert_array_equal(second.rows, first.rows)
+
+
+def cells(source, target, budget):
+    """Of one bucket, from the definition; and whether it has two full batches."""
+    longest, pairs = max(source.max(), target.max()), len(source)
+    most = max(9, budget // longest)
+    rows = -(-pairs // max(1, min(-(-pairs // most), pairs // 9)))
+    return int(-(-pairs // rows) * rows * (source.max() + target.max())), pairs >= 2 * most
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_first_split_is_the_best_of_all(seed):
+    """Against every way to divide the pairs in two."""
+    rng = np.random.default_rng(seed)
+    some = rng.choice(np.arange(2, 60), 8, replace=False)  # with gaps
+    source, other = rng.choice(some, 400), rng.choice(some, 400)
+    # Long beside long, or long beside short.
+    alike = source if seed % 2 else some.max() + some.min() - source
+    target = np.where(rng.random(400) < 0.9, alike, np.minimum(alike, other))
+    if seed % 3 == 0:  # the target is the longer side
+        target = 2 * target
+    candidates = [cells(source, target, 900)[0]]
+    for side in (source, target):
+        for at in np.unique(side)[:-1]:
+            parts = [cells(source[half], target[half], 900) for half in (side <= at, side > at)]
+            if all(is_full for _, is_full in parts):
+                candidates.append(sum(count for count, _ in parts))
+    buckets = choose_buckets(source, target, 900, 2)
+    batches = -(-np.bincount(buckets.bucket) // buckets.rows)
+    found = batches * buckets.rows * (buckets.source_length + buckets.target_length)
+    assert found.sum() == min(candidates)
+
+
+def test_eighteen_pairs_are_two_batches_of_nine_and_nineteen_too():
+    for pairs, rows in ((8, 8), (9, 9), (17, 17), (18, 9), (19, 10)):
+        five = np.full(pairs, 5)
+        assert choose_buckets(five, five, 1, 1).rows.tolist() == [rows]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
+from t2t_repro import corpus as corpora
 from t2t_repro.corpus import Corpus
 
 ROOT = Path(__file__).parents[1]
@@ -83,17 +85,18 @@ def test_failed_start_with_something_else_leaves_nothing_behind(tmp_path, text, 
     assert second.vocabulary.fingerprint == fresh.vocabulary.fingerprint
 
 
-@pytest.mark.parametrize("address", [False, True])
-def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, address):
-    shared = f"file://{tmp_path}/shared" if address else str(tmp_path / "shared")
+@pytest.mark.parametrize("scheme", ["{folder}/shared", "{folder}/shared/", "ram://{name}"])
+def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
+    shared = scheme.format(folder=tmp_path, name=tmp_path.name)
     first = corpus(tmp_path / "first", text, prepared_dir=shared)
     begin(first)
-    monkeypatch.setattr(Corpus, "_text", not_again)
+    monkeypatch.setattr(Vocabulary, "learn", not_again)
+    monkeypatch.setattr(corpora, "prepare", not_again)
     second = corpus(tmp_path / "second", text, prepared_dir=shared)
     assert second.train().manifest == first.train().manifest
-    model = "vocabulary.model"
-    assert (tmp_path / "second" / model).read_bytes() == (tmp_path / "first" / model).read_bytes()
-    assert (tmp_path / "second/prepared/train").exists() == address
+    for name in ("vocabulary.model", "corpus.json"):
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    assert (tmp_path / "second/prepared").exists() == shared.startswith("ram")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,8 @@ def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, address):
         ({"vocabulary_size": 300}, "vocabulary_size: 300 (there 320)"),
         ({"max_length": 9}, "max_length: 9 (there 256)"),
         ({"held_out_share": 0.1}, "held_out_share: 0.1 (there 0.2)"),
-        ({"source_files": ["other.en"]}, "files: ['other.en', 'text.de'] (there ['text.en', "),
+        ({"test_source_files": ["d"], "test_target_files": ["e"]}, "own_test_files: True (there F"),
+        ({"tokenized": True}, "tokenized: True (there False)"),
         ({"dev_source_files": ["d"], "dev_target_files": ["e"]}, "own_dev_files: True (there Fals"),
     ],
 )
@@ -116,14 +120,70 @@ def test_shared_corpus_of_other_settings_is_refused(tmp_path, text, changes, tol
     assert before == {path: path.read_bytes() for path in Path(shared).rglob("*") if path.is_file()}
 
 
-def test_run_does_not_overwrite_a_shared_corpus_of_another_vocabulary(tmp_path, text):
-    shared = tmp_path / "shared"
+def test_another_problem(tmp_path, text):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    same = {"vocabulary_size": 320, "prepared_dir": shared} | text
+    with pytest.raises(BadInput, match=r"problem: toy_ende \(there parallel_text\)"):
+        Corpus(configs.resolve("toy_ende", overrides=same), tmp_path / "x").train()
+
+
+def test_shared_corpus_of_another_text_is_refused(tmp_path, text):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="holds another text; use another directory"):
+        corpus(tmp_path / "second", text, prepared_dir=shared).train()
+
+
+def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
+    """Each has a split of its own there, named after its vocabulary."""
+    shared = str(tmp_path / "shared")
     first = corpus(tmp_path / "first", text)
     begin(first)
-    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
-    corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
-    with pytest.raises(BadInput, match="has another vocabulary than"):
-        corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
+    corpus(tmp_path / "second", text, vocabulary_size=300, prepared_dir=shared).train()
+    moved = corpus(tmp_path / "first", text, vocabulary_size=300, prepared_dir=shared)
+    assert moved.train().manifest == first.train().manifest
+    assert len(list(Path(shared).glob("prepared/train-*"))) == 2
+
+
+def test_text_in_another_order_is_prepared_anew(tmp_path, text):
+    """It has the same vocabulary."""
+    first = corpus(tmp_path / "run", text)
+    first.train()
+    for flag in ("source_files", "target_files"):
+        path = Path(text[flag][0])
+        write(path, path.read_text().splitlines()[::-1])
+    second = corpus(tmp_path / "run", text)
+    assert second.vocabulary.fingerprint == first.vocabulary.fingerprint
+    assert second.train().manifest == corpus(tmp_path / "fresh", text).train().manifest
+    assert len(list(tmp_path.glob("run/prepared/train-*"))) == 1
+
+
+def test_begun_run_takes_no_other_text(tmp_path, text):
+    """Though what was prepared is gone, and again when the text is back."""
+    first = corpus(tmp_path / "run", text)
+    begin(first)
+    before = first.train().manifest
+    shutil.rmtree(tmp_path / "run/prepared")
+    path = Path(text["source_files"][0])
+    own = path.read_text().splitlines()
+    write(path, [f"the {line}" for line in own])
+    for _ in range(2):
+        with pytest.raises(BadInput, match="the training text is not the one that"):
+            corpus(tmp_path / "run", text).train()
+    write(path, own)
+    assert corpus(tmp_path / "run", text).train().manifest == before
+
+
+def test_begun_run_without_its_description(tmp_path, text):
+    begin(corpus(tmp_path / "run", text))
+    (tmp_path / "run/corpus.json").unlink()
+    with pytest.raises(BadInput, match=r"corpus\.json: missing; copy it back"):
+        corpus(tmp_path / "run", text).train()
+    (tmp_path / "run/corpus.json").write_text("{")
+    with pytest.raises(BadInput, match=r"corpus\.json: damaged"):
+        corpus(tmp_path / "run", text).train()
 
 
 def test_text_that_changes_between_vocabulary_and_shards_is_noticed(tmp_path, text):
@@ -140,6 +200,23 @@ def test_prepared_dir_without_its_vocabulary(tmp_path, text):
     (shared / "vocabulary.model").unlink()
     with pytest.raises(BadInput, match=r"no vocabulary\.model beside corpus\.json"):
         corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
+
+
+def test_held_out_text_has_the_decoders_limit(tmp_path, text):
+    of = corpus(tmp_path / "run", text, max_length=12)
+    assert of.held_out("dev", tmp_path / "x").lengths.max() > 12
+    short = corpus(tmp_path / "run", text, max_length=12, max_source_length=9)
+    with pytest.raises(BadInput, match="longer than 9 pieces"):
+        short.held_out("dev", tmp_path / "y")
+
+
+def test_damaged_split(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    begin(of)
+    (lengths,) = tmp_path.glob("run/prepared/train-*/*.lengths.npy")
+    lengths.write_bytes(lengths.read_bytes()[:-1] + b"x")  # as long as before
+    with pytest.raises(BadInput, match=r"train-.*: damaged .*delete it and run the same command"):
+        corpus(tmp_path / "run", text).train()
 
 
 def test_held_out_text_is_not_trained_on(tmp_path, text):

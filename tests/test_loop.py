@@ -115,7 +115,7 @@ def saved_steps(directory):
 @pytest.fixture(scope="module")
 def epoch(data):
     """Batches of an epoch."""
-    batching = Batching(data, 400, max_shapes=512, count_padding=True, seed=1)
+    batching = Batching(data, tokens_per_batch=400, max_shapes=512, count_padding=True, seed=1)
     plans = [batching.plan(epoch) for epoch in range(3)]
     assert len({len(plan) for plan in plans}) == 1
     return len(plans[0])

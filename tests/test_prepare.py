@@ -12,13 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipelines import prepare as preparation
 from pipelines import storage
 from pipelines.errors import BadInput
-from pipelines.prepare import fetch, prepare
+from pipelines.prepare import block_fingerprint, fetch, finished, prepare
 from pipelines.prepared import MANIFEST, Prepared
 from pipelines.vocabulary import Vocabulary
+from pipelines.workers import in_order
 
 ROOT = Path(__file__).parents[1]
 PAIRS = [
@@ -38,14 +40,9 @@ def learn(size):
     return Vocabulary.learn([text for pair in PAIRS for text in pair.values()], size)
 
 
-def made(pairs, vocabulary, limit, directory, **options):
-    prepare(lambda: iter(pairs), vocabulary, limit, directory, **options)
+def made(pairs, vocabulary, limit, directory):
+    prepare(lambda: iter(pairs), vocabulary, limit, directory)
     return Prepared.load(directory)
-
-
-def never():
-    pytest.fail("the text was read again")
-    yield
 
 
 def sentences(prepared, side):
@@ -114,6 +111,43 @@ def test_manifest_tells_what_it_was_made_from_and_counts(tmp_path, vocabulary):
     assert len(texts) == 4
 
 
+def test_empty_and_long_is_counted_once(tmp_path, vocabulary):
+    pair = {"source": "", "target": "Katze " * 50}
+    assert made([pair, *PAIRS], vocabulary, 40, tmp_path).manifest["dropped"] == {
+        "with an empty side": 1,
+        "longer than 40 pieces": 0,
+    }
+
+
+def test_manifest_sums_up_all_shards(tmp_path, vocabulary, monkeypatch):
+    pairs = [{"source": "", "target": "x"}, *MANY, {"source": "x", "target": ""}]
+    one = made(pairs, vocabulary, 99, tmp_path / "one").manifest
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    many = made(pairs, vocabulary, 99, tmp_path / "many")
+    same = {"vocabulary", "max_length", "pairs", "source_tokens", "target_tokens", "dropped"}
+    assert {name: many.manifest[name] for name in same} == {name: one[name] for name in same}
+    assert one["dropped"]["with an empty side"] == 2
+    assert many.manifest["shards"] == len(many.manifest["bytes"]) == 6
+    assert many.lengths.dtype == np.int32
+
+
+def test_fingerprint_tells_texts_apart():
+    texts = [
+        [("ab", "c")],
+        [("a", "bc")],
+        [("a", "b"), ("c", "d")],
+        [("a", "bc"), ("", "d")],
+        [("a", "x"), ("c", "d")],
+        [("c", "d"), ("a", "b")],
+    ]
+    found = {block_fingerprint([{"source": s, "target": t} for s, t in text]) for text in texts}
+    assert len(found) == len(texts)
+
+
+def test_lone_surrogates(tmp_path, vocabulary):
+    assert len(made([{"source": "a \udc80 dog", "target": "x"}], vocabulary, 99, tmp_path)) == 1
+
+
 # How it is kept
 
 
@@ -161,28 +195,32 @@ def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
     assert len(made(PAIRS, vocabulary, 99, tmp_path)) == 3
 
 
-def test_trust_reads_no_text(tmp_path, vocabulary):
-    first = made(PAIRS, vocabulary, 99, tmp_path / "train")
-    second = made(never(), vocabulary, 99, tmp_path / "train", trust=True)
-    assert sentences(second, 1) == sentences(first, 1)
-    assert second.report() == first.report()
-    shutil.move(tmp_path / "train", tmp_path / "moved")
-    assert len(made(never(), vocabulary, 99, tmp_path / "moved", trust=True)) == 3
+def test_finished_is_what_is_whole_and_would_be_made_alike(tmp_path, vocabulary):
+    first = tmp_path / "first"
+    assert finished(vocabulary, 99, first) is None
+    made(PAIRS, vocabulary, 99, first)
+    manifest = json.loads((first / MANIFEST).read_text())
+    assert finished(vocabulary, 99, first) == manifest
+    assert finished(vocabulary, 98, first) is None
+    assert finished(learn(size=290), 99, first) is None
+    shutil.move(first, tmp_path / "moved")
+    assert finished(vocabulary, 99, tmp_path / "moved") == manifest
+    for content in ("[1]", "{", json.dumps(manifest | {"format": 0})):
+        (tmp_path / "moved" / MANIFEST).write_text(content)
+        assert finished(vocabulary, 99, tmp_path / "moved") is None
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_another_max_length_prepares_anew(tmp_path, vocabulary, trust):
+def test_another_max_length_prepares_anew(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     both = [vocabulary.encode(list(pair.values())) for pair in PAIRS]
     shortest, *_ = sorted(max(len(ids) for ids in pair) for pair in both)
-    assert len(made(PAIRS, vocabulary, shortest, tmp_path, trust=trust)) == 1
+    assert len(made(PAIRS, vocabulary, shortest, tmp_path)) == 1
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_another_vocabulary_prepares_anew(tmp_path, vocabulary, trust):
+def test_another_vocabulary_prepares_anew(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     other = learn(size=290)
-    prepared = made(PAIRS, other, 99, tmp_path, trust=trust)
+    prepared = made(PAIRS, other, 99, tmp_path)
     assert sentences(prepared, 0) == other.encode([pair["source"] for pair in PAIRS])
 
 
@@ -217,7 +255,8 @@ def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage
     damage(tmp_path / name)
     with pytest.raises((OSError, ValueError)):
         Prepared.load(tmp_path)
-    assert sentences(made(PAIRS, vocabulary, 99, tmp_path, trust=True), 0) == expected
+    assert finished(vocabulary, 99, tmp_path) is None
+    assert sentences(made(PAIRS, vocabulary, 99, tmp_path), 0) == expected
 
 
 # Prepares 400 pairs in 40 shards, slowly, and tells its workers' process ids.
@@ -282,6 +321,62 @@ def test_killed_preparation_leaves_no_process_and_goes_on(tmp_path, vocabulary, 
     assert whole == {name: (train / name).stat().st_mtime_ns for name in whole}, "made again"
 
 
+def test_killed_worker_is_told(tmp_path, vocabulary):
+    vocabulary.save(tmp_path)
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: len(list((tmp_path / "train").glob("shard-*.json"))) >= 5)
+        worker = next(
+            child
+            for child in children(process.pid)
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        )
+        os.kill(worker, signal.SIGKILL)
+        told = process.communicate(timeout=60)[1]
+    assert "BadInput: a process that prepared text was killed" in told
+
+
+def test_few_blocks_are_in_memory():
+    drawn = []
+    made = in_order(str, (drawn.append(n) or n for n in range(100)))
+    assert next(made) == "0"
+    assert len(drawn) <= (os.cpu_count() or 1) + 3
+    made.close()
+
+
+def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
+    """The old manifest must not vouch for a mixture of old and new shards."""
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    made(MANY, vocabulary, 99, tmp_path)
+
+    def killed():
+        yield from MANY[::-1][:25]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed, vocabulary, 99, tmp_path)
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(tmp_path)
+
+
+def test_lengths_that_do_not_fit_their_ids(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    np.save(tmp_path / "shard-00000.lengths.npy", np.ones((3, 2), np.int32))
+    with pytest.raises(ValueError, match="does not fit"):
+        Prepared.load(tmp_path)
+
+
+def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"pairs": 4}))
+    with pytest.raises(ValueError, match="3 pairs, wanted 4"):
+        Prepared.load(tmp_path)
+
+
 def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
     """A shard counts as whole from then on."""
     order = []
@@ -329,14 +424,14 @@ def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch
 
 @pytest.mark.parametrize("scheme", ["ram://bucket", "file://{folder}"])
 def test_shards_at_an_address_are_fetched(tmp_path, vocabulary, monkeypatch, scheme):
-    monkeypatch.setattr(preparation, "_made", lambda make, text: map(make, text))  # RAM is no disk
+    monkeypatch.setattr(preparation, "in_order", map)  # what is in memory, other processes lack
     monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
     address = scheme.format(folder=tmp_path / "far") + f"/{os.getpid()}/train"
     prepare(lambda: MANY, vocabulary, 99, address)
     fetch(address, tmp_path / "near")
     expected = vocabulary.encode([pair["target"] for pair in MANY])
     assert sentences(Prepared.load(tmp_path / "near"), 1) == expected
-    prepare(never, vocabulary, 99, address, trust=True)
+    assert finished(vocabulary, 99, address)["pairs"] == 50
 
 
 def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabulary, monkeypatch):
@@ -356,6 +451,77 @@ def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabula
     fetch(address, near)
     expected = vocabulary.encode([pair["source"] for pair in other])
     assert sentences(Prepared.load(near), 0) == expected
+
+
+def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    read = storage.read
+
+    def killed(directory, name):
+        if name == "shard-00001.ids.npy":
+            raise KeyboardInterrupt
+        return read(directory, name)
+
+    monkeypatch.setattr(storage, "read", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(address, near)
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(near)
+    monkeypatch.setattr(storage, "read", read)
+    fetch(address, near)
+    assert len(Prepared.load(near)) == 50
+
+
+def test_copy_of_another_split_is_not_believed_after_a_kill(tmp_path, vocabulary, monkeypatch):
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
+    made(other, vocabulary, 99, tmp_path / "far")
+    remove = storage.remove
+
+    def killed(directory, name):
+        if name.startswith("shard"):
+            raise KeyboardInterrupt
+        remove(directory, name)
+
+    monkeypatch.setattr(storage, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(address, near)
+    monkeypatch.setattr(storage, "remove", remove)
+    fetch(address, near)
+    expected = vocabulary.encode([pair["source"] for pair in other])
+    assert sentences(Prepared.load(near), 0) == expected
+
+
+def test_shard_that_is_cut_short_at_an_address(tmp_path, vocabulary):
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    truncate(tmp_path / "far/shard-00000.ids.npy")
+    with pytest.raises(BadInput, match=r"shard-00000\.ids\.npy is missing or cut short"):
+        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+
+
+@pytest.mark.parametrize("scheme", ["ram://far", "file://{folder}", "{folder}"])
+def test_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, scheme):
+    directory = scheme.format(folder=tmp_path) + "/x"
+    assert storage.size(directory, "f") == -1
+    storage.write(directory, "f", b"first")
+    storage.write(directory, "f", b"second")
+    assert storage.read(directory, "f") == b"second"
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.io.gfile, "rename", killed)
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        storage.write(directory, "f", b"third")
+    assert storage.read(directory, "f") == b"second"
+    monkeypatch.undo()
+    storage.remove(directory, "f")
+    assert storage.read(directory, "f") is None
 
 
 def test_nothing_to_fetch(tmp_path):

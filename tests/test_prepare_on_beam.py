@@ -5,9 +5,11 @@ import sys
 import pytest
 
 from pipelines import prepare as preparation
+from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.prepare import prepare
 from pipelines.prepare_on_beam import prepare_on_beam
+from pipelines.prepared import MANIFEST
 from pipelines.vocabulary import Vocabulary
 
 PAIRS = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(50)]
@@ -56,6 +58,30 @@ def test_bad_text_is_told_as_always(tmp_path, vocabulary):
     pairs = [{"source": "", "target": "x"}]
     with pytest.raises(BadInput, match="no sentence pair is left, dropped: 1 with an empty side"):
         prepare_on_beam(lambda: pairs, vocabulary, 99, str(tmp_path), LOCAL)
+
+
+def test_failed_start_leaves_no_manifest(tmp_path, vocabulary):
+    """Else it would vouch for a mixture of old and new shards."""
+    prepare(lambda: PAIRS, vocabulary, 99, tmp_path)
+
+    def broken():
+        raise BadInput("no text")
+
+    with pytest.raises(BadInput, match="no text"):
+        prepare_on_beam(broken, vocabulary, 99, str(tmp_path), LOCAL)
+    assert not (tmp_path / MANIFEST).exists()
+
+
+def test_directory_that_the_workers_do_not_share(tmp_path, vocabulary, monkeypatch):
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda d, n: None if n == MANIFEST else read(d, n))
+    with pytest.raises(BadInput, match="give a --prepared_dir that all of them reach"):
+        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
+
+
+def test_option_of_another_type(tmp_path, vocabulary):
+    with pytest.raises(BadInput, match=r"--beam_pipeline_options: .*invalid int value: 'two'"):
+        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), ["direct_num_workers=two"])
 
 
 def test_unknown_runner(tmp_path, vocabulary):
