@@ -14,6 +14,8 @@ PEERS = [
     "subword-nmt>=0.3.8,<0.4",  # Sennrich's own, which the paper cites
 ]
 
+# Writes and runs `export --format=ctranslate2`; 150 MB that training has no use for.
+CTRANSLATE2 = ["ctranslate2>=4.8,<5"]
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
 
 setup(
@@ -47,9 +49,11 @@ setup(
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "beam": BEAM,
+        "ctranslate2": CTRANSLATE2,
         "peers": PEERS,
         "dev": [
             *BEAM,
+            *CTRANSLATE2,
             *PEERS,
             "jax>=0.7",  # the layers run on it too
             "mypy>=1.15",
@@ -57,6 +61,7 @@ setup(
             "pytest>=8",
             "pytest-timeout>=2",  # a hung child process ends its test
             "ruff>=0.14",
+            "tensorflow-serving-api>=2.21,<2.22",  # reads an export's warm-up requests
             "torch==2.13.0",  # the independent implementation that the model is compared with
             "types-PyYAML",
             "types-requests",

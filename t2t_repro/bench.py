@@ -9,8 +9,6 @@ base at length 64).
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -81,27 +79,10 @@ def bench_train(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def bench_decode(given: argparse.Namespace) -> Iterator[Row]:
-    """Base, random weights, beam 4, alpha 0.6, 30 source and 30 target pieces (EOS last)."""
-    import numpy as np
-    import tensorflow as tf
+    """Beam search at base size; see `bench_decode`."""
+    from t2t_repro import bench_decode
 
-    from t2t_repro.decoding import make_decoder
-    from t2t_repro.transformer import Transformer
-
-    length, rows = 30, 32_000
-    decode_config = config.Decode(max_extra_length=0)  # random weights do not end by themselves
-    for precision in PRECISIONS:
-        model = Transformer(config.Model(), rows, precision)
-        decode = tf.function(make_decoder(model, decode_config, np.arange(rows) > 2, eos=1))
-        for batch in (1, 16, 64):
-            source = tf.constant(_ids(rows, (batch, length)))
-            seconds = _median(lambda: decode(source)[1].numpy(), given.repeats)  # noqa: B023
-            yield {
-                "batch": batch,
-                "precision": precision.removeprefix("mixed_"),
-                "sentences_per_s": batch / seconds,
-                "target_tokens_per_s": batch * length / seconds,
-            }
+    return bench_decode.rows(given.repeats)
 
 
 def bench_input(given: argparse.Namespace) -> Iterator[Row]:
@@ -139,6 +120,7 @@ def _train_step(
 ) -> float:
     import tensorflow as tf
 
+    from t2t_repro.bench_decode import median_seconds
     from t2t_repro.trainer import Trainer, default_strategy
     from t2t_repro.transformer import Transformer
 
@@ -147,7 +129,7 @@ def _train_step(
         model = Transformer(model_config, rows, precision)
     trainer = Trainer(model, config.Train(), strategy)
     source, target = tf.constant(_ids(rows, shape)), tf.constant(_ids(rows, shape))
-    return _median(lambda: trainer.step(source, target).numpy(), repeats)
+    return median_seconds(lambda: trainer.step(source, target).numpy(), repeats)
 
 
 def _matrix_parameters(model: config.Model, rows: int) -> int:
@@ -160,9 +142,11 @@ def _matmul_gflops(dtype: str, repeats: int) -> float:
     """A 4,096 x 4,096 x 4,096 product."""
     import tensorflow as tf
 
+    from t2t_repro.bench_decode import median_seconds
+
     size = 4096
     matrix = tf.cast(tf.random.normal((size, size)), dtype)
-    seconds = _median(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
+    seconds = median_seconds(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
     return 2 * size**3 / seconds / 1e9
 
 
@@ -171,17 +155,6 @@ def _ids(rows: int, shape: tuple[int, int]) -> Any:
     import numpy as np
 
     return np.random.default_rng(0).integers(3, rows, shape, dtype=np.int32)
-
-
-def _median(call: Callable[[], object], repeats: int) -> float:
-    """Seconds of one call, after two to warm up."""
-    call(), call()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

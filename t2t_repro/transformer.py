@@ -3,10 +3,20 @@
 Axes: b batch, s source positions, t target positions, d d_model, v rows of the shared matrix.
 """
 
+import itertools
+import typing
+
 import keras
 from keras import ops
 
-from t2t_repro.attention import MultiHeadAttention, causal_mask, padding_mask, write_cache
+from t2t_repro.attention import (
+    MultiHeadAttention,
+    ancestor_mask,
+    causal_mask,
+    extend_cache,
+    padding_mask,
+    write_cache,
+)
 from t2t_repro.layers import (
     AddNorm,
     FeedForward,
@@ -82,33 +92,47 @@ class DecoderLayer(keras.layers.Layer):
             layer.build(x_shape)
         self.built = True
 
-    def call(self, x, memory, source_mask, target_mask, cache=None, position=0):
-        """One layer over all target positions, or over one new position and the cache.
+    def call(self, x, memory, source_mask, target_mask, cache=None, position=None):
+        """One layer over all target positions, or over one new position of a beam and the cache.
 
         Args:
-            x: [b, t, d]; with a cache t is 1 and x stands at `position`.
+            x: [b, t, d]; with a cache [b * m, d], the hypotheses' vectors at `position`.
             memory: keys and values of the source, from `cross_attention.keys_values`.
             source_mask: [b, 1, 1, s].
-            target_mask: [1, 1, t, keys].
+            target_mask: [1, 1, t, t]; with a cache [b, 1, m, keys].
             cache: None, or this layer's keys and values of the positions before.
-            position: steps already in the cache.
+            position: where x is written in a cache that has room for it; None where it grows.
 
         Returns:
-            ([b, t, d], the keys and values to hand to the next step).
+            (like x, the cache of the next step or None).
         """
-        keys_values = self.self_attention.keys_values(x)
-        if cache is not None:
-            keys_values = write_cache(cache, keys_values, position)
+        keys_values = self.self_attention.keys_values(x, ops.shape(source_mask)[0])
+        if cache is not None and position is None:
+            cache = keys_values = extend_cache(cache, keys_values)
+        elif cache is not None:
+            cache = keys_values = write_cache(cache, keys_values, position)
         x = self.self_attention_norm(x, self.self_attention.attend(x, keys_values, target_mask))
         x = self.cross_attention_norm(x, self.cross_attention.attend(x, memory, source_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x)), keys_values
+        return self.feed_forward_norm(x, self.feed_forward(x)), cache
+
+
+class Attention(typing.NamedTuple):
+    """What every head looks at: float32 weights [layers, b, h, queries, keys], from 0 to 1.
+
+    Weights of keys that are padding or in the future are 0; rows of padding queries mean nothing.
+    """
+
+    encoder: typing.Any  # [layers, b, h, s, s]: from source to source
+    decoder: typing.Any  # [layers, b, h, t, t]: row i is of the token before target[i]
+    cross: typing.Any  # [layers, b, h, t, s]: row i is of where target[i] is predicted
 
 
 class Transformer(keras.Model):
     """The model of the paper: `model(source, target)` gives the logits of teacher forcing.
 
-    Ids are int32, PAD (0) fills the rows of a batch, every sentence ends with EOS. The same
-    `decode` serves training (all positions at once) and search (one position and a cache).
+    Ids are int32, PAD (0) fills the rows of a batch, every sentence ends with EOS. The same layers
+    serve training (`decode`: all positions at once) and search (`decode_step`: one position and a
+    cache).
 
     Args:
         config: a `t2t_repro.config.Model`.
@@ -187,8 +211,7 @@ class Transformer(keras.Model):
         """
         source_mask = padding_mask(source)
         memory = self.memory(self.encode(source, source_mask, training))
-        logits, _ = self.decode(shift_right(target), memory, source_mask, training=training)
-        return logits
+        return self.decode(shift_right(target), memory, source_mask, training)
 
     def encode(self, source, source_mask, training=False):
         """Source [b, s], its padding mask -> encoder output [b, s, d]."""
@@ -202,48 +225,84 @@ class Transformer(keras.Model):
         """Encoder output [b, s, d] -> each decoder layer's keys and values of the source."""
         return [layer.cross_attention.keys_values(encoded) for layer in self.decoder]
 
-    def empty_cache(self, batch, length):
-        """Room for `length` target positions: per layer {"key": [b, h, length, d_k], "value"}."""
+    def decode(self, previous, memory, source_mask, training=False):
+        """The target shifted right [b, t] -> float32 logits [b, t, v] of what follows each token.
+
+        memory is from `memory`, source_mask [b, 1, 1, s].
+        """
+        x = self.target_positions(self.embedding(previous))
+        x = self.target_dropout(x, training=training)
+        target_mask = causal_mask(ops.shape(previous)[1])
+        for layer, keys_values in zip(self.decoder, memory, strict=True):
+            x, _ = layer(x, keys_values, source_mask, target_mask, training=training)
+        return self.embedding.logits(x)
+
+    def empty_cache(self, batch, keys):
+        """Per decoder layer {"key": [b, h, keys, d_k], "value": [b, h, keys, d_v]}.
+
+        keys: 0 for a cache that grows, else m for each position that it will ever have.
+        """
         config = self.config
-        shapes = {
-            "key": (batch, config.num_heads, length, config.d_k),
-            "value": (batch, config.num_heads, length, config.d_v),
-        }
+        shape = (batch, config.num_heads, keys)
         return [
-            {name: ops.zeros(shape, self.compute_dtype) for name, shape in shapes.items()}
+            {
+                "key": ops.zeros((*shape, config.d_k), self.compute_dtype),
+                "value": ops.zeros((*shape, config.d_v), self.compute_dtype),
+            }
             for _ in self.decoder
         ]
 
-    def decode(self, previous, memory, source_mask, cache=None, position=0, training=False):
-        """Logits of the next token after each of `previous`.
+    def decode_step(self, tokens, memory, source_mask, slots, cache, position, grows=True):
+        """The hypotheses of a beam by one position: their last tokens -> what may follow.
 
         Args:
-            previous: [b, t], the target shifted right; with a cache [b, 1], the last token (PAD,
-                which is the zero vector, at position 0).
+            tokens: [b, m], the token before `position` (PAD, which is the zero vector, at 0).
             memory: from `memory`.
             source_mask: [b, 1, 1, s].
-            cache: None, or `empty_cache` / the cache of the step before.
-            position: the target position of previous[:, 0].
-            training: whether dropout acts.
+            slots: int32 [b, m, t], see `ancestor_mask`; at `position` a hypothesis' own.
+            cache: `empty_cache`, or the cache of the step before.
+            position: int32 scalar.
+            grows: whether the cache does; else it has room for t positions.
 
         Returns:
-            (float32 logits [b, t, v], the cache of the next step).
+            (vectors [b * m, d], from which `embedding` makes logits, the cache of the next step).
         """
-        x = self.target_positions(self.embedding(previous), position=position)
-        x = self.target_dropout(x, training=training)
-        num_queries = ops.shape(previous)[1]
-        num_keys = num_queries if cache is None else ops.shape(cache[0]["key"])[2]
-        target_mask = causal_mask(num_queries, num_keys, position)
+        x = self.target_positions(self.embedding(ops.reshape(tokens, (-1, 1))), position=position)
+        x = ops.reshape(x, (-1, self.config.d_model))  # [b * m, d]
+        mask = ancestor_mask(slots[:, :, : position + 1] if grows else slots)
+        written = None if grows else position
         next_cache = []
-        for index, layer in enumerate(self.decoder):
-            x, keys_values = layer(
-                x,
-                memory[index],
-                source_mask,
-                target_mask,
-                cache=None if cache is None else cache[index],
-                position=position,
-                training=training,
-            )
-            next_cache.append(keys_values)
-        return self.embedding.logits(x), next_cache
+        for layer, keys_values, kept in zip(self.decoder, memory, cache, strict=True):
+            x, kept = layer(x, keys_values, source_mask, mask, cache=kept, position=written)
+            next_cache.append(kept)
+        return x, next_cache
+
+    def weights_read_once(self):
+        """A scope in which the layers find their weights read, and cast to bfloat16, beforehand.
+
+        A loop would do both again at every step.
+        """
+        scope = keras.StatelessScope()
+        for variable in self.trainable_variables:
+            is_norm = variable.path.endswith(("/gamma", "/beta"))  # Keras keeps these in float32
+            dtype = variable.dtype if is_norm else self.compute_dtype
+            scope.add_update((variable, ops.cast(ops.copy(variable), dtype)))
+        return scope
+
+    def attention(self, source, target):
+        """All attention weights for pairs: source [b, s], target [b, t] -> an `Attention`."""
+        layers = {
+            "encoder": [layer.self_attention for layer in self.encoder],
+            "decoder": [layer.self_attention for layer in self.decoder],
+            "cross": [layer.cross_attention for layer in self.decoder],
+        }
+        weights = {name: [] for name in layers}
+        try:
+            for name, attentions in layers.items():
+                for attention in attentions:
+                    attention.record = weights[name].append
+            self(source, target)
+        finally:
+            for attention in itertools.chain(*layers.values()):
+                attention.record = None
+        return Attention(**{name: ops.stack(maps) for name, maps in weights.items()})

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from pipelines.errors import BadInput
 from t2t_repro import command, config
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.translator import Translate
+    from t2t_repro.translator import Line, Translate
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,6 +21,18 @@ def parser() -> argparse.ArgumentParser:
     flags = command.Parser(prog="python -m t2t_repro.translate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--saved_model", type=Path, help="instead: an export, or one version of it")
+    flags.add_argument(
+        "--nbest",
+        type=int,
+        metavar="N",
+        help="N output lines for every input line instead of one: the N best translations, best "
+        "first, blank where the search found fewer; at most --beam_size",
+    )
+    flags.add_argument(
+        "--score",
+        action="store_true",
+        help="write score<TAB>translation: log-probability over length penalty",
+    )
     command.add_settings(flags, ["decode"])
     return flags
 
@@ -31,18 +45,52 @@ def main() -> None:
         raise BadInput("wanted one of --workdir and --saved_model")
     if given.saved_model and settings:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
+    if given.nbest is not None and given.nbest < 1:
+        raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
     if given.workdir:
-        config.of_run(given.workdir)  # a mistake is told before the slow import
+        run = config.override(config.of_run(given.workdir), settings)  # before the slow import
+        _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
     command.quiet_tensorflow()
-    from t2t_repro.translator import translate_lines
+    from t2t_repro.translator import nbest_lines, translate_lines
 
-    translate = _of_export(given.saved_model) if given.saved_model else _of_run(given, settings)
+    translate = _of_export(given) if given.saved_model else _of_run(given, settings)
     # A person at the keyboard wants each answer at once.
-    window = 1 if sys.stdin.isatty() else 4096
-    for number, result in enumerate(translate_lines(translate, _lines(), window), start=1):
-        if result.cut:
-            print(f"line {number}: too long, its end was cut off", file=sys.stderr)
-        print(result.translation, flush=window == 1)
+    at_once = sys.stdin.isatty()
+    window = 1 if at_once else 4096
+    if given.nbest:
+        rows = nbest_lines(translate, _lines(), window)
+    else:
+        rows = ([line] for line in translate_lines(translate, _lines(), window))
+    for number, row in enumerate(_with_progress(rows, at_once), start=1):
+        if row[0].cut:
+            _note(f"line {number}: too long, its end was cut off")
+        for line in row[: given.nbest]:
+            score = f"{line.score:.4f}\t" if given.score else ""
+            print(f"{score}{line.translation}", flush=at_once)
+
+
+def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
+    if nbest and nbest > beam_size:
+        raise BadInput(f"--nbest={nbest}: the search keeps {beam_size} hypotheses; {way_out}")
+
+
+def _of_run(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
+    from t2t_repro import experiment
+
+    translator = experiment.restore(given.workdir, settings).translator()
+    # A method that is a tf.function does not hold its object, so what is returned has to.
+    return (lambda text: translator.nbest(text)) if given.nbest else translator
+
+
+def _of_export(given: argparse.Namespace) -> "Translate":
+    from t2t_repro import export
+
+    if not given.nbest:
+        return export.load(given.saved_model)
+    nbest: Any = export.load(given.saved_model, "nbest")
+    beam_size = nbest.structured_outputs["scores"].shape[1]
+    _check_nbest(given.nbest, beam_size, "export with a greater --beam_size")
+    return nbest
 
 
 def _lines() -> Iterator[str]:
@@ -52,20 +100,25 @@ def _lines() -> Iterator[str]:
         try:
             yield line.decode()
         except UnicodeDecodeError:
-            print(f"line {number}: not UTF-8, read with replacement characters", file=sys.stderr)
+            _note(f"line {number}: not UTF-8, read with replacement characters")
             yield line.decode(errors="replace")
 
 
-def _of_run(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
-    from t2t_repro import experiment
+def _with_progress(rows: "Iterator[list[Line]]", at_once: bool) -> "Iterator[list[Line]]":
+    """The rows, counted on stderr where that takes long and no translation is seen meanwhile."""
+    # Drawn ten times a second for a person, twice a minute for a log file; a short text shows none.
+    interval = 0.1 if sys.stderr.isatty() else 30
+    hidden = at_once or sys.stdout.isatty()
+    bar = tqdm(rows, desc="translate", unit="line", mininterval=interval, delay=2, disable=hidden)
+    yield from bar
 
-    return experiment.restore(given.workdir, settings).translator()
 
-
-def _of_export(path: Path) -> "Translate":
-    from t2t_repro import export
-
-    return export.load(path)
+def _note(message: str) -> None:
+    """A line on stderr, above the progress where there is any."""
+    if sys.stderr.isatty():
+        tqdm.write(message, file=sys.stderr)
+    else:
+        print(message, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,42 +7,91 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+import keras
 import tensorflow as tf
 
 from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro.config import Decode
-from t2t_repro.decoding import make_decoder
+from t2t_repro.decoding import IMPOSSIBLE, make_decoder
 from t2t_repro.transformer import Transformer
 
 Outputs = dict[str, tf.Tensor]
 Translate = Callable[..., Outputs]  # called as translate(text=<string [b]>)
 
+_TEXT = tf.TensorSpec([None], tf.string, name="text")
+_IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
+
 
 class Line(typing.NamedTuple):
-    """The translation of one line."""
+    """A translation of one line."""
 
     translation: str
     score: float
     cut: bool
 
 
-class Translator(tf.Module):
-    """A model with its vocabulary and decode settings; axes b batch, s source, t target."""
+class IdsTranslator(tf.Module):
+    """A model with its decode settings, from ids to ids: TensorFlow's own operations alone.
 
-    def __init__(self, model: Transformer, vocabulary: Vocabulary, config: Decode):
+    Axes: b batch, s source, t target, m beam.
+
+    Args:
+        model: Its weights are kept alive, and stored by SavedModel.
+        vocabulary: What may be produced.
+        config: The decode settings.
+        weights: Type the weights are kept in. "bfloat16" copies them at half the size; each call
+            widens them, and the graph computes in the model's own precision.
+    """
+
+    def __init__(
+        self, model: Transformer, vocabulary: Vocabulary, config: Decode, weights: str = "float32"
+    ):
         super().__init__(name="translator")
-        # For SavedModel to store; the Keras model itself would want a signature of its own.
-        self.weights = [weight.value for weight in model.trainable_variables]
+        # The Keras model itself would want a signature of its own in a SavedModel.
+        self.weights = [variable.value for variable in model.trainable_variables]
+        if weights != "float32":
+            self.weights = [tf.Variable(tf.cast(weight, weights)) for weight in self.weights]
+        self.decode = self._decoder(model, vocabulary, config)
+
+    @tf.function(input_signature=[_IDS])
+    def translate_ids(self, ids: tf.Tensor) -> Outputs:
+        """Source ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
+        target, scores = self.decode(ids)
+        return {"ids": target[:, 0], "score": scores[:, 0]}
+
+    def _decoder(
+        self, model: Transformer, vocabulary: Vocabulary, config: Decode, n_best: int = 1
+    ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        """`make_decoder` with the weights held here, as one function for several signatures."""
+        search = make_decoder(model, config, vocabulary.producible, EOS, n_best=n_best)
+
+        @tf.function(input_signature=[_IDS])
+        def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            wide = [tf.cast(weight, tf.float32) for weight in self.weights]
+            pairs = zip(model.trainable_variables, wide, strict=True)
+            with keras.StatelessScope(state_mapping=pairs):
+                return search(source)
+
+        return decode
+
+
+class Translator(IdsTranslator):
+    """The same with the vocabulary, from text to text; see `IdsTranslator` for the arguments."""
+
+    def __init__(
+        self, model: Transformer, vocabulary: Vocabulary, config: Decode, weights: str = "float32"
+    ):
+        super().__init__(model, vocabulary, config, weights)
         self.vocabulary = vocabulary
         self.tokenizer = vocabulary.tokenizer  # a resource of the graph; saved with the module
         self.max_source_length = config.max_source_length
-        self.decode = make_decoder(model, config, vocabulary.producible, EOS)
+        self.decode_beam = self._decoder(model, vocabulary, config, config.beam_size)
 
     def __call__(self, text: tf.Tensor) -> Outputs:
         """`translate`, from an object that holds the weights alive."""
         return self.translate(text)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    @tf.function(input_signature=[_TEXT])
     def translate(self, text: tf.Tensor) -> Outputs:
         """Strings [b] -> their best translations.
 
@@ -51,10 +100,8 @@ class Translator(tf.Module):
             `cut` bool [b]: the source had more than `max_source_length` pieces and lost its end.
             Nothing but white space translates to the empty string, with score 0.
         """
-        pieces = self.vocabulary.encode_graph(text)
-        source, cut = self._cut(pieces)
+        source, empty, cut = self._encode(text)
         ids, scores = self.decode(source)
-        empty = pieces.row_lengths() <= 1  # EOS alone
         translation = self.vocabulary.decode_graph(ids[:, 0])
         return {
             "translation": tf.where(empty, "", translation),
@@ -62,18 +109,35 @@ class Translator(tf.Module):
             "cut": cut,
         }
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name="ids")])
-    def translate_ids(self, ids: tf.Tensor) -> Outputs:
-        """Source ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
-        target, scores = self.decode(ids)
-        return {"ids": target[:, 0], "score": scores[:, 0]}
+    @tf.function(input_signature=[_TEXT])
+    def nbest(self, text: tf.Tensor) -> Outputs:
+        """Strings [b] -> the whole beam of each, best first.
 
-    def _cut(self, pieces: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Ragged [b, (s)] -> (padded int32 [b, s], which rows were cut bool [b])."""
+        Returns:
+            `translations` string [b, m], `scores` float32 [b, m], `cut` as of `translate`. A search
+            that ended with fewer than m hypotheses fills up with empty ones of score -1e9; so
+            does white space, whose one translation is the empty string.
+        """
+        source, empty, cut = self._encode(text)
+        ids, scores = self.decode_beam(source)
+        beam_size = scores.shape[1]
+        rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
+        translations = tf.reshape(self.vocabulary.decode_graph(rows), (-1, beam_size))  # [b, m]
+        only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
+        return {
+            "translations": tf.where(empty[:, None], "", translations),
+            "scores": tf.where(empty[:, None], only_one, scores),
+            "cut": cut,
+        }
+
+    def _encode(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Strings [b] -> source ids [b, s], which rows are blank [b], which were cut [b]."""
+        pieces = self.vocabulary.encode_graph(text)
         cut = pieces.row_lengths() > self.max_source_length
         kept = pieces[:, : self.max_source_length].to_tensor(PAD)  # [b, s]
         last = tf.range(tf.shape(kept)[1]) == self.max_source_length - 1
-        return tf.where(cut[:, None] & last, EOS, kept), cut
+        source = tf.where(cut[:, None] & last, EOS, kept)
+        return source, pieces.row_lengths() <= 1, cut  # blank: EOS alone
 
 
 _BATCH_LINES = 64
@@ -93,14 +157,36 @@ def translate_lines(
         window: Lines read before the first is answered. They are sorted by length before they are
             cut into batches, so that a batch holds little padding.
     """
+    for text, score, cut in _by_line(translate, lines, window, Line._fields):
+        yield Line(text.decode(), float(score), bool(cut))
+
+
+def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> Iterator[list[Line]]:
+    """The whole beam of each line, best first; otherwise like `translate_lines`.
+
+    Args:
+        nbest: The `nbest` of a `Translator`, or that signature of an export.
+        lines: Text of any length.
+        window: Lines read before the first is answered.
+    """
+    for texts, scores, cut in _by_line(nbest, lines, window, ("translations", "scores", "cut")):
+        yield [
+            Line(text.decode(), float(score), bool(cut))
+            for text, score in zip(texts, scores, strict=True)
+        ]
+
+
+def _by_line(
+    function: Translate, lines: Iterable[str], window: int, names: tuple[str, ...]
+) -> Iterator[tuple[typing.Any, ...]]:
+    """The rows of the named outputs, a tuple for every line, in order."""
     iterator = iter(lines)
     while chunk := list(islice(iterator, window)):
-        results: dict[int, Line] = {}
+        results: dict[int, tuple[typing.Any, ...]] = {}
         for batch in _batches_by_length(chunk):
-            outputs = translate(text=tf.constant([chunk[index] for index in batch]))
-            columns = [outputs[name].numpy() for name in Line._fields]
-            for index, text, score, cut in zip(batch, *columns, strict=True):
-                results[index] = Line(text.decode(), float(score), bool(cut))
+            outputs = function(text=tf.constant([chunk[index] for index in batch]))
+            columns = (outputs[name].numpy() for name in names)
+            results.update(zip(batch, zip(*columns, strict=True), strict=True))
         yield from (results[index] for index in range(len(chunk)))
 
 

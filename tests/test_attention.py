@@ -6,8 +6,10 @@ import pytest
 
 from t2t_repro.attention import (
     MultiHeadAttention,
+    ancestor_mask,
     attention_weights,
     causal_mask,
+    extend_cache,
     padding_mask,
     write_cache,
 )
@@ -27,12 +29,14 @@ def test_padding_mask_hides_id_0_from_every_query():
 
 def test_causal_mask_shows_a_position_itself_and_what_is_before_it():
     expected = [[True, False, False], [True, True, False], [True, True, True]]
-    np.testing.assert_array_equal(array(causal_mask(3, 3))[0, 0], expected)
+    np.testing.assert_array_equal(array(causal_mask(3))[0, 0], expected)
 
 
-def test_causal_mask_knows_the_position_in_the_cache():
-    expected = [[True, True, True, False, False], [True, True, True, True, False]]
-    np.testing.assert_array_equal(array(causal_mask(2, 5, position=2))[0, 0], expected)
+def test_ancestor_mask_shows_a_hypothesis_the_slots_it_descends_from():
+    # Two hypotheses and three positions, of which two are written.
+    slots = np.array([[[1, 0, -1], [1, 1, -1]]], "int32")
+    expected = [[False, True, True, False, False, False], [False, True, False, True, False, False]]
+    np.testing.assert_array_equal(array(ancestor_mask(slots)), [[expected]])
 
 
 def test_attention_weights_by_hand():
@@ -114,7 +118,7 @@ def test_heads_of_any_width_follow_the_formula(layer):
 
 def test_called_on_x_alone_it_is_self_attention(layer):
     x = np.random.default_rng(2).normal(size=(1, 4, 12)).astype("float32")
-    ours = array(layer(x, causal_mask(4, 4)))
+    ours = array(layer(x, causal_mask(4)))
     theirs = multi_head(layer, x[0], x[0], np.tri(4, dtype=bool))
     np.testing.assert_allclose(ours[0], theirs, rtol=1e-4, atol=1e-5)
 
@@ -133,10 +137,31 @@ def test_dropped_attention_weights_scale_up_the_rest():
     assert len(set(np.round(kept))) > 1
 
 
+def test_rows_give_what_sentences_give(layer):
+    rng = np.random.default_rng(3)
+    x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
+    mask = rng.random((2, 1, 4, 6)) < 0.6
+    expected = array(layer.attend(x, layer.keys_values(memory), mask))
+    keys_values = layer.keys_values(memory.reshape(12, 12), batch=2)
+    rows = array(layer.attend(x.reshape(8, 12), keys_values, mask))
+    np.testing.assert_allclose(rows, expected.reshape(8, 12), rtol=1e-5, atol=1e-6)
+
+
 def test_write_cache_changes_one_position_of_a_copy():
-    cache = {"key": np.zeros((1, 1, 3, 2), "float32"), "value": np.ones((1, 1, 3, 1), "float32")}
-    new = {"key": heads([[5, 6]]), "value": heads([[7]])}
-    written = write_cache(cache, new, position=1)
-    np.testing.assert_array_equal(array(written["key"])[0, 0], [[0, 0], [5, 6], [0, 0]])
-    np.testing.assert_array_equal(array(written["value"])[0, 0], [[1], [7], [1]])
-    np.testing.assert_array_equal(cache["key"], np.zeros((1, 1, 3, 2)))
+    # One sentence, two heads, room for three positions of a beam of two.
+    cache = {"key": np.zeros((1, 2, 6, 2), "float32"), "value": np.ones((1, 2, 6, 1), "float32")}
+    key = np.arange(8, dtype="float32").reshape(1, 2, 2, 2)
+    value = np.full((1, 2, 2, 1), 7, "float32")
+    written = write_cache(cache, {"key": key, "value": value}, position=1)
+    expected = np.zeros((1, 2, 6, 2))
+    expected[:, :, 2:4] = key
+    np.testing.assert_array_equal(array(written["key"]), expected)
+    np.testing.assert_array_equal(array(written["value"])[0, 1, :, 0], [1, 1, 7, 7, 1, 1])
+    np.testing.assert_array_equal(cache["key"], np.zeros((1, 2, 6, 2)))
+
+
+def test_extend_cache_puts_the_new_behind():
+    cache = {"key": np.zeros((1, 2, 4, 1)), "value": np.zeros((1, 2, 4, 3))}
+    extended = extend_cache(cache, {"key": np.ones((1, 2, 2, 1)), "value": np.ones((1, 2, 2, 3))})
+    np.testing.assert_array_equal(array(extended["key"])[0, 1, :, 0], [0, 0, 0, 0, 1, 1])
+    assert extended["value"].shape == (1, 2, 6, 3)

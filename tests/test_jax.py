@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("jax", reason="a dev extra")
 
-MODULES = ("attention", "layers", "transformer", "loss", "schedule", "decoding")
+MODULES = ("attention", "layers", "transformer", "loss", "schedule", "decoding", "decoder")
 
 
 def test_pure_files_pass_on_jax():

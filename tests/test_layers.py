@@ -113,3 +113,17 @@ def test_padding_is_embedded_as_the_zero_vector(rng):
 def test_embedded_vectors_start_with_variance_1():
     vectors = array(SharedEmbedding(rows=1000, d_model=64)(np.arange(1, 1000)[None]))
     assert vectors.std() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_output_map_is_the_first_logits_with_a_bias(rng, dtype):
+    layer = SharedEmbedding(rows=6, d_model=4, dtype=dtype)
+    assign_random(layer, rng)
+    x = keras.ops.cast(rng.normal(size=(3, 4)), layer.compute_dtype)
+    logits = array(layer.logits(x))
+    few, many = (array(layer.output_map(np.arange(n))(x)) for n in (5, 8))
+    np.testing.assert_allclose(few, logits[:, :5] + np.arange(5), rtol=1e-5)
+    # There are six rows: the last two logits are the bias alone.
+    np.testing.assert_allclose(many[:, 6:], [[6, 7]] * 3)
+    np.testing.assert_allclose(many[:, :5], few)
+    assert few.dtype == "float32"

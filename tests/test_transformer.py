@@ -9,7 +9,6 @@ import pytest
 
 from t2t_repro.attention import padding_mask
 from t2t_repro.config import Model, variants
-from t2t_repro.decoding import reorder_cache
 from t2t_repro.loss import shift_right
 from t2t_repro.transformer import Transformer
 
@@ -81,46 +80,108 @@ def test_writing_the_shared_matrix_changes_source_target_and_logits(build):
     assert difference[1, 0, 2] > 1e-4  # through the map to logits
 
 
-def start(model, source, length):
-    """A function (token ids [b], position) -> logits [b, v] that keeps a cache, and the cache."""
+def start(model, source, beam_size, room, grows):
+    """A function (tokens [b, m], ancestors [b, m, t], position) -> logits [b, m, v]."""
     mask = padding_mask(source)
     memory = model.memory(model.encode(source, mask))
-    state = {"cache": model.empty_cache(len(source), length)}
+    state = {"cache": model.empty_cache(len(source), 0 if grows else room * beam_size)}
 
-    def step(tokens, position):
-        logits, state["cache"] = model.decode(
-            tokens[:, None], memory, mask, state["cache"], position
+    def step(tokens, ancestors, position):
+        slots = np.full((*tokens.shape, room), -1, "int32")
+        slots[:, :, :position] = ancestors
+        slots[:, :, position] = np.arange(beam_size)
+        x, state["cache"] = model.decode_step(
+            tokens, memory, mask, slots, state["cache"], position, grows
         )
-        return array(logits)[:, 0]
+        return array(model.embedding.logits(x)).reshape(*tokens.shape, -1)
 
-    return step, state
+    return step
 
 
+@pytest.mark.filterwarnings("ignore:.*You are using a softmax over axis")  # one key at first
+@pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("changes", [{}, {"learned_positions": 3}], ids=["sinusoids", "learned"])
-def test_cached_steps_equal_teacher_forcing(build, changes):
+def test_cached_steps_equal_teacher_forcing(build, changes, grows):
     model = build(**changes)
     expected = array(model(SOURCE, TARGET))
     previous = array(shift_right(TARGET))
-    step, _ = start(model, SOURCE, length=6)  # two positions more than are used
+    step = start(
+        model, SOURCE, beam_size=1, room=6, grows=grows
+    )  # two positions more than are used
     for t in range(4):
-        np.testing.assert_allclose(step(previous[:, t], t), expected[:, t], atol=1e-5)
+        logits = step(previous[:, t, None], np.zeros((2, 1, t)), t)
+        np.testing.assert_allclose(logits[:, 0], expected[:, t], atol=1e-5)
 
 
-def test_cached_steps_equal_teacher_forcing_after_reordering(model):
+@pytest.mark.parametrize("grows", [True, False])
+def test_cached_steps_equal_teacher_forcing_when_hypotheses_change_places(model, grows):
     """Two sentences, a beam of three; after two steps hypotheses are swapped, doubled, dropped."""
     rng = np.random.default_rng(0)
-    source = np.repeat(SOURCE, 3, axis=0)
-    prefix, rest = rng.integers(2, 23, (6, 2)), rng.integers(2, 23, (6, 2))
-    parent = np.array([[2, 0, 0], [1, 1, 2]], "int32")
-    target = np.concatenate([prefix[[2, 0, 0, 4, 4, 5]], rest], axis=1).astype("int32")
-    expected = array(model(source, target))
+    prefix, rest = rng.integers(2, 23, (2, 3, 2)), rng.integers(2, 23, (2, 3, 2))
+    parent = np.array([[2, 0, 0], [1, 1, 2]])
+    survivors = np.take_along_axis(prefix, parent[:, :, None], axis=1)
+    target = np.concatenate([survivors, rest], axis=2).astype("int32")  # [b, m, t]
+    expected = array(model(np.repeat(SOURCE, 3, axis=0), target.reshape(6, 4)))
+    expected = expected.reshape(2, 3, 4, 23)
 
-    step, state = start(model, source, length=4)
-    step(np.zeros(6, "int32"), 0)
-    step(prefix[:, 0], 1)
-    state["cache"] = reorder_cache(state["cache"], parent)
-    for t in (2, 3):
-        np.testing.assert_allclose(step(target[:, t - 1], t), expected[:, t], atol=1e-5)
+    step = start(model, SOURCE, beam_size=3, room=4, grows=grows)
+    own = np.tile(np.arange(3), (2, 1))
+    step(np.zeros((2, 3), "int32"), np.zeros((2, 3, 0)), 0)
+    step(prefix[:, :, 0], own[:, :, None], 1)
+    ancestors = np.stack([parent, parent], axis=2)
+    np.testing.assert_allclose(step(target[:, :, 1], ancestors, 2), expected[:, :, 2], atol=1e-5)
+    ancestors = np.concatenate([ancestors, own[:, :, None]], axis=2)
+    np.testing.assert_allclose(step(target[:, :, 2], ancestors, 3), expected[:, :, 3], atol=1e-5)
+
+
+def test_attention_is_what_the_layers_use(build, monkeypatch):
+    model = build()
+    before = array(model(SOURCE, TARGET))
+    weights = model.attention(SOURCE, TARGET)
+    assert all(keras.backend.standardize_dtype(maps.dtype) == "float32" for maps in weights)
+    encoder, decoder, cross = (array(maps) for maps in weights)
+    assert encoder.shape == (2, 2, 3, 5, 5)
+    assert decoder.shape == (2, 2, 3, 4, 4)
+    assert cross.shape == (2, 2, 3, 4, 5)
+    for maps in (encoder, decoder, cross):
+        np.testing.assert_allclose(maps.sum(-1), 1, atol=1e-6)
+    assert not encoder[:, 0, :, :, 3:].any()  # the padding of the first source
+    assert not cross[:, 0, :, :, 3:].any()
+    assert not decoder[..., ~np.tri(4, dtype=bool)].any()
+    np.testing.assert_array_equal(array(model(SOURCE, TARGET)), before)
+    assert all(
+        attention.record is None
+        for layer in (*model.encoder, *model.decoder)
+        for attention in (layer.self_attention, getattr(layer, "cross_attention", None))
+        if attention
+    )
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def test_attention_of_the_first_layer_by_hand(build):
+    """Equation 1 in float64 from the embedded source."""
+    model = build()
+    x = array(model.source_positions(model.embedding(SOURCE))).astype("float64")
+    attention = model.encoder[0].self_attention
+    query, key = (
+        (x @ array(dense.kernel) + array(dense.bias)).reshape(2, 5, 3, 5).swapaxes(1, 2)
+        for dense in (attention.query, attention.key)
+    )
+    scores = query @ key.swapaxes(2, 3) / np.sqrt(5)
+    expected = softmax(np.where((SOURCE != 0)[:, None, None, :], scores, -np.inf))
+    np.testing.assert_allclose(array(model.attention(SOURCE, TARGET).encoder)[0], expected, 1e-4)
+
+
+def test_a_failing_call_leaves_no_recorder(build, monkeypatch):
+    model = build()
+    monkeypatch.setattr(model, "memory", None)
+    with pytest.raises(TypeError, match="NoneType"):
+        model.attention(SOURCE, TARGET)
+    assert model.encoder[0].self_attention.record is None
 
 
 def test_dropout_acts_on_every_sublayer_and_embedding_in_training_only(build, monkeypatch):

@@ -1,0 +1,230 @@
+"""The translate command in this process: order, streams, columns, and a run equal to its export."""
+
+import functools
+import io
+import sys
+import time
+import tracemalloc
+from itertools import count, islice
+
+import pytest
+import tensorflow as tf
+
+from pipelines import toy
+from t2t_repro import command, export, translate
+from t2t_repro.translator import Line, _batches_by_length, nbest_lines, translate_lines
+
+LINES = [pair["source"] for pair in islice(toy.examples("dev"), 20)] + ["", "long " * 300, "Yes."]
+TEXT = "".join(line + "\n" for line in LINES).encode()
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_run, tmp_path_factory):
+    from t2t_repro import experiment
+
+    directory = tmp_path_factory.mktemp("export") / "export"
+    run = experiment.restore(tiny_run, {"beam_size": 3, "max_source_length": 100})
+    export.save(run, directory / "10")
+    (directory / "9").mkdir()  # an older version, and of no use
+    return directory
+
+
+load = functools.cache(export.load)
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """A function that runs the command: (exit status, stdout, stderr)."""
+
+    def call(*flags, stdin=TEXT):
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
+        monkeypatch.setattr(export, "load", load)  # takes seconds
+        monkeypatch.setattr(sys, "argv", ["translate", *map(str, flags)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            command.run(translate.main)
+        return end.value.code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def output(call):
+    """A function that runs the command, which must end well: its stdout's lines."""
+
+    def output(*flags, stdin=TEXT):
+        status, stdout, stderr = call(*flags, stdin=stdin)
+        assert status == 0, stderr
+        assert not stdout or stdout.endswith("\n")
+        return stdout.split("\n")[:-1]
+
+    return output
+
+
+# Columns
+
+
+@pytest.mark.parametrize("flags", [[], ["--nbest=3", "--score"]], ids=str)
+def test_a_run_and_its_export_are_equal_byte_for_byte(call, tiny_run, exported, flags):
+    of_run = call(f"--workdir={tiny_run}", "--beam_size=3", "--max_source_length=100", *flags)
+    of_export = call(f"--saved_model={exported}", *flags)
+    assert of_run[:2] == of_export[:2]
+    assert of_export[0] == 0
+    assert of_export[1].count("\n") == len(LINES) * (3 if flags else 1)
+    assert "line 22: too long, its end was cut off" in of_export[2]
+
+
+def test_score_is_a_column_before_the_translation(output, exported):
+    plain = output(f"--saved_model={exported}")
+    rows = [line.split("\t") for line in output(f"--saved_model={exported}", "--score")]
+    assert [row[1] for row in rows] == plain
+    scores = {line: float(row[0]) for line, row in zip(LINES, rows, strict=True)}
+    assert scores.pop("") == 0
+    assert max(scores.values()) < 0
+    assert all(row[0] == f"{float(row[0]):.4f}" for row in rows)
+
+
+def test_nbest_is_n_lines_for_every_line(output, exported):
+    plain = output(f"--saved_model={exported}")
+    rows = [
+        line.split("\t") for line in output(f"--saved_model={exported}", "--nbest=2", "--score")
+    ]
+    assert len(rows) == 2 * len(LINES)
+    assert [row[1] for row in rows[::2]] == plain
+    assert all(float(a[0]) >= float(b[0]) for a, b in zip(rows[::2], rows[1::2], strict=True))
+    blank = 2 * LINES.index("")
+    assert [row[1] for row in rows[blank : blank + 2]] == ["", ""]
+    assert output(f"--saved_model={exported}", "--nbest=2", stdin=b"") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--nbest=0", "--nbest=0: wanted at least 1"),
+        ("--nbest=two", "invalid int value: 'two'"),
+        ("--nbest=4", "--nbest=4: the search keeps 3 hypotheses; export with a greater --beam"),
+    ],
+)
+def test_nbest_that_cannot_be(call, exported, flags, expected):
+    status, stdout, stderr = call(f"--saved_model={exported}", flags)
+    assert (status, stdout) == (2, "")
+    assert stderr.startswith("error: ")
+    assert stderr.count("\n") == 1
+    assert expected in stderr
+
+
+def test_nbest_beyond_the_beam_of_a_run(call, tiny_run):
+    status, _, stderr = call(f"--workdir={tiny_run}", "--nbest=5")
+    assert status == 2
+    assert stderr == (
+        "error: --nbest=5: the search keeps 4 hypotheses; give a greater --beam_size too\n"
+    )
+
+
+# Streams
+
+
+def echo(text):
+    """Stands in for a model: says the text, and its length as the score."""
+    lengths = tf.cast(tf.strings.length(text), tf.float32)
+    return {"translation": text, "score": lengths, "cut": lengths > 1000}
+
+
+def test_order_is_kept_and_lengths_are_sorted_within_a_window():
+    batches = []
+
+    def watch(text):
+        batches.append([len(line) for line in text.numpy()])
+        return echo(text)
+
+    lines = ["x" * (index * 37 % 101) for index in range(1000)]
+    assert [line.translation for line in translate_lines(watch, lines, window=300)] == lines
+    assert sum(map(len, batches)) == 1000
+    full = [max(lengths) - min(lengths) for lengths in batches if len(lengths) == 64]
+    assert len(full) == 3 * 4 + 1
+    assert max(full[:12]) < 25  # of 100: about 64 of every 300
+
+
+def test_batches_are_bounded_in_lines_and_bytes():
+    batches = list(_batches_by_length(["é" * 50] * 1000 + ["x" * 10_000] * 3 + ["x" * 99_999]))
+    sizes = [len(batch) for batch in batches]
+    assert sizes[:4] == [1, 1, 1, 1]
+    assert set(sizes[4:-1]) == {64}
+    assert sorted(index for batch in batches for index in batch) == list(range(1004))
+
+
+@pytest.mark.parametrize("lines_of", [translate_lines, nbest_lines])
+def test_an_endless_stream(lines_of):
+    """Answers come after a window was read; no line beyond it is."""
+    read = []
+
+    def endless():
+        for number in count():
+            read.append(number)
+            yield f"line {number}"
+
+    def beam(text):
+        outputs = echo(text)
+        return outputs | {
+            "translations": tf.stack([text, text], axis=1),
+            "scores": tf.stack([outputs["score"]] * 2, axis=1),
+        }
+
+    results = list(islice(lines_of(beam, endless(), window=50), 70))
+    assert len(read) == 100
+    expected = Line("line 69", 7.0, False)
+    assert results[69] == (expected if lines_of is translate_lines else [expected] * 2)
+
+
+def test_memory_does_not_grow_with_the_number_of_lines():
+    """A million lines would be 9 MB as bytes alone, and 60 MB as Python's strings."""
+
+    def peak(number):
+        tracemalloc.start()
+        total = sum(1 for _ in translate_lines(echo, (f"line {i}" for i in range(number))))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert total == number
+        return peak
+
+    assert peak(60_000) < 1.2 * peak(10_000)
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is one, or not."""
+
+    def __init__(self, is_terminal):
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("terminals", "seconds", "seen"),
+    [
+        ({"stderr"}, 2.2, True),
+        ({"stderr"}, 0.5, False),  # a short text
+        (set(), 2.2, False),  # a log file: half a minute
+        ({"stderr", "stdout"}, 2.2, False),  # the translations themselves are seen
+    ],
+)
+def test_progress(monkeypatch, terminals, seconds, seen):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal(name in terminals))
+
+    def rows():
+        for _ in range(3):
+            time.sleep(seconds / 3)
+            yield [Line("", 0.0, False)]
+
+    number = len(list(translate._with_progress(rows(), at_once=False)))
+    shown = sys.stderr.getvalue()
+    monkeypatch.undo()
+    assert number == 3
+    assert ("3line" in shown) == seen
+    assert seen or shown == ""
