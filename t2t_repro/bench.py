@@ -14,8 +14,9 @@ from typing import Any
 
 from pipelines.errors import BadInput
 from t2t_repro import command, config
+from t2t_repro.machine import matmul_gflops
 
-Row = dict[str, float | int | str]
+Row = dict[str, Any]
 
 # The workloads that other toolkits are measured with: rows x tokens a side, no padding.
 TINY = config.Model(num_layers=4, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32)
@@ -56,7 +57,9 @@ def main() -> None:
         print(json.dumps({"rows": rows}))
 
 
-def _shown(value: float | int | str) -> str:
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_shown(part)}" for name, part in value.items())
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
@@ -74,7 +77,7 @@ def bench_train(given: argparse.Namespace) -> Iterator[Row]:
                 "precision": precision.removeprefix("mixed_"),
                 "target_tokens_per_s": tokens / seconds,
                 "gflops": flops / seconds / 1e9,
-                "matmul_gflops": _matmul_gflops(precision.removeprefix("mixed_"), given.repeats),
+                "matmul_gflops": matmul_gflops(precision.removeprefix("mixed_"), given.repeats),
             }
 
 
@@ -120,7 +123,7 @@ def _train_step(
 ) -> float:
     import tensorflow as tf
 
-    from t2t_repro.bench_decode import median_seconds
+    from t2t_repro.machine import median_seconds
     from t2t_repro.trainer import Trainer, default_strategy
     from t2t_repro.transformer import Transformer
 
@@ -136,18 +139,6 @@ def _matrix_parameters(model: config.Model, rows: int) -> int:
     attention = model.d_model * model.num_heads * (2 * model.d_k + 2 * model.d_v)
     feed_forward = 2 * model.d_model * model.d_ff
     return model.num_layers * (3 * attention + 2 * feed_forward) + rows * model.d_model
-
-
-def _matmul_gflops(dtype: str, repeats: int) -> float:
-    """A 4,096 x 4,096 x 4,096 product."""
-    import tensorflow as tf
-
-    from t2t_repro.bench_decode import median_seconds
-
-    size = 4096
-    matrix = tf.cast(tf.random.normal((size, size)), dtype)
-    seconds = median_seconds(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
-    return 2 * size**3 / seconds / 1e9
 
 
 def _ids(rows: int, shape: tuple[int, int]) -> Any:

@@ -4,18 +4,21 @@ Random weights, vocabulary of 32,000, beam 4, alpha 0.6. Base with 30 source and
 is the workload that other toolkits are measured with; a file of mixed lengths comes after it.
 """
 
-import statistics
-import time
+import functools
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from t2t_repro import config
+from t2t_repro.machine import matmul_gflops, median_seconds, read_gb_per_s
+from t2t_repro.op_times import op_times
 
-Row = dict[str, float | int | str]
+Row = dict[str, Any]
 
-LENGTH, ROWS, EOS = 30, 32_000, 1
+LENGTH, ROWS, EOS, BEAM = 30, 32_000, 1, config.Decode().beam_size
+OPERATIONS = 8  # kinds shown, those that take longest
 PRECISIONS = ("float32", "mixed_bfloat16")
 BATCHES = (1, 16, 64)
 # Words and punctuation marks, and EOS, of newstest2013's English side: every 32nd part of its
@@ -33,26 +36,57 @@ def rows(repeats: int) -> Iterator[Row]:
     target, all sentences together. `products_ms`: what its matrix products take by themselves,
     the encoder's spread over the positions; `products_share`: their part of `step_ms`.
     `later_step_ms`: a position from 31 to 60, where the cache is longer, without the encoder.
+
+    `memory_floor_ms`: what it takes to read the decoder's weights once, as fast as this machine
+    reads 1 GB; `arithmetic_floor_ms`: what the operations of its products take at the rate of a
+    large product. A step cannot take less than the greater of the two. `operation_ms`: where the
+    time of a step goes, by TensorFlow's profiler, on all threads together.
     """
     for precision in PRECISIONS:
         decoder = Decoder(precision)
-        shown = precision.removeprefix("mixed_")
+        floors = _floors_ms(precision, repeats)
         for batch in BATCHES:
             source = _sources(np.full(batch, LENGTH))
-            seconds = median_seconds(lambda: decoder.forced(source), repeats)  # noqa: B023
-            longer = median_seconds(lambda: decoder.twice_as_long(source), repeats)  # noqa: B023
+            forced = functools.partial(decoder.forced, source)
+            seconds = median_seconds(forced, repeats)
+            longer = median_seconds(functools.partial(decoder.twice_as_long, source), repeats)
             products = median_seconds(bare_products(precision, batch), repeats)
             yield {
                 "batch": batch,
-                "precision": shown,
+                "precision": precision.removeprefix("mixed_"),
                 "sentences_per_s": batch / seconds,
                 "target_tokens_per_s": batch * LENGTH / seconds,
                 "step_ms": seconds / LENGTH * 1e3,
                 "products_ms": products / LENGTH * 1e3,
                 "products_share": products / seconds,
                 "later_step_ms": (longer - seconds) / LENGTH * 1e3,
+                "memory_floor_ms": floors.memory,
+                "arithmetic_floor_ms": floors.arithmetic * batch,
+                "operation_ms": {
+                    op.kind: op.seconds / LENGTH * 1e3 for op in op_times(forced)[:OPERATIONS]
+                },
             }
-        yield {"batch": "mixed", "precision": shown, **_mixed(decoder, repeats)}
+        mixed = _mixed(decoder, repeats)
+        yield {"batch": "mixed", "precision": precision.removeprefix("mixed_"), **mixed}
+
+
+class Floors(typing.NamedTuple):
+    """Milliseconds that a position cannot be decoded in less than."""
+
+    memory: float  # for a batch of any size
+    arithmetic: float  # for each sentence
+
+
+def _floors_ms(precision: str, repeats: int) -> Floors:
+    """By the decoder's matrices: four of self-attention, two of attention over the source."""
+    model, dtype = config.Model(), precision.removeprefix("mixed_")
+    layer = 6 * model.d_model**2 + 2 * model.d_model * model.d_ff
+    weights = model.num_layers * layer + ROWS * model.d_model  # 38.4M at base size
+    size = {"float32": 4, "bfloat16": 2}[dtype]
+    return Floors(
+        weights * size / read_gb_per_s(repeats) / 1e6,
+        2 * weights * BEAM / matmul_gflops(dtype, repeats) / 1e6,
+    )
 
 
 class Decoder:
@@ -114,7 +148,7 @@ def bare_products(precision: str, batch: int) -> Callable[[], object]:
         return tf.while_loop(
             lambda step, _: step < LENGTH,
             lambda step, x: (step + 1, tf.linalg.matmul(stack(x, decoder), output)[:, :d]),
-            (0, source[: batch * 4]),
+            (0, source[: batch * BEAM]),
         )[1]
 
     return lambda: products().numpy()
@@ -138,14 +172,3 @@ def _sources(lengths: np.ndarray) -> np.ndarray:
     pieces = np.random.default_rng(0).integers(3, ROWS, (len(lengths), lengths.max()))
     ends = np.where(position == lengths[:, None] - 1, EOS, 0)
     return np.where(position < lengths[:, None] - 1, pieces, ends).astype("int32")
-
-
-def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    """Seconds of one call, after two to warm up."""
-    call(), call()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)

@@ -124,8 +124,18 @@ class Train:
     beta_2: float = setting(0.98, "Adam (5.3)", low=0, below=1)
     epsilon: float = setting(1e-9, "Adam (5.3)", low=0)
     label_smoothing: float = setting(0.1, "eps_ls (5.4)", low=0, below=1)
+    accumulate: int = setting(
+        1,
+        "parts of a batch that a replica works through one after another; less memory, same step",
+        low=1,
+        may_change=True,
+    )
     precision: str = setting(
         "float32", "of the matrix products", among=("float32", "mixed_bfloat16")
+    )
+    # Not faster on a CPU: docs/results.md.
+    xla: bool = setting(
+        False, "compile the step, for each shape of batch; see max_shapes", may_change=True
     )
     seed: int = setting(1, "of initial weights, dropout and the order of the data", low=0)
     checkpoint_minutes: float = setting(

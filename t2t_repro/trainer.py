@@ -3,15 +3,18 @@
 Every replica sees the whole batch and takes every n-th row of it; the loss of a step is the sum
 over target tokens divided by the number of target tokens of the whole batch. So one step on n
 replicas is one step on one, rows sorted by length are shared out evenly, and no data set has to be
-distributed.
+distributed. A replica with little memory takes its rows in several parts, one after another, and
+adds up their gradients: the same step again.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from t2t_repro.attention import PAD
 from t2t_repro.config import Train
 from t2t_repro.loss import cross_entropy
 from t2t_repro.schedule import NoamSchedule
@@ -44,7 +47,10 @@ class Trainer:
 
     def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
         self.model, self.strategy = model, strategy
-        self.label_smoothing = config.label_smoothing
+        self.label_smoothing, self.parts = config.label_smoothing, config.accumulate
+        self._gradients = self._gradients_of
+        if config.xla:
+            self._gradients = tf.function(self._gradients_of, jit_compile=True)
         with strategy.scope():
             self.optimizer = make_optimizer(config, model.config.d_model)
             self.optimizer.build(model.trainable_variables)
@@ -71,37 +77,62 @@ class Trainer:
             number of these.
         """
         tokens = tf.math.count_nonzero(target, dtype=tf.float32)
+        source, target = self._even(source), self._even(target)
 
         def update() -> tf.Tensor:
-            mine, my_target = _my_rows(source), _my_rows(target)
-            with tf.GradientTape() as tape:
-                logits = self.model(mine, my_target, training=True)
-                sums = cross_entropy(logits, my_target, self.label_smoothing)
-                loss = sums[0] / tokens
-            variables = self.model.trainable_variables
+            gradients, sums = self._gradients(*self._mine(source, target, 0), tokens)
+            if self.parts > 1:
+                for part in tf.range(1, self.parts):
+                    more, more_sums = self._gradients(*self._mine(source, target, part), tokens)
+                    gradients = [one + other for one, other in zip(gradients, more, strict=True)]
+                    sums += more_sums
             # Keras sums the gradients over the replicas here.
-            self.optimizer.apply(tape.gradient(loss, variables), variables)
-            return tf.stack(sums)
+            self.optimizer.apply(gradients, self.model.trainable_variables)
+            return sums
 
         return self.strategy.reduce("SUM", self.strategy.run(update), axis=None)
+
+    def _gradients_of(
+        self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Of the loss of some rows, and what `step` returns of them."""
+        with tf.GradientTape() as tape:
+            logits = self.model(source, target, training=True)
+            sums = cross_entropy(logits, target, self.label_smoothing)
+            loss = sums[0] / tokens
+        gradients = tape.gradient(loss, self.model.trainable_variables)
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 
     @tf.function(input_signature=_BATCH)
     def score(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Like `step`, without dropout and without an update."""
+        source, target = self._even(source), self._even(target)
 
         def sums() -> tf.Tensor:
-            mine, my_target = _my_rows(source), _my_rows(target)
-            return tf.stack(cross_entropy(self.model(mine, my_target), my_target))
+            total = tf.zeros(3)
+            for part in tf.range(self.parts):
+                rows, targets = self._mine(source, target, part)
+                total += tf.stack(cross_entropy(self.model(rows, targets), targets))
+            return total
 
         return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
+
+    def _even(self, batch: tf.Tensor) -> tf.Tensor:
+        """Ids [b, n] with empty rows behind them, so that all parts have as many rows.
+
+        Else XLA would compile a step for two numbers of rows.
+        """
+        missing = -tf.shape(batch)[0] % (self.strategy.num_replicas_in_sync * self.parts)
+        return tf.pad(batch, [[0, missing], [0, 0]], constant_values=PAD)
+
+    def _mine(self, source: tf.Tensor, target: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The rows of one part of this replica's: every (replicas * parts)-th."""
+        context = tf.distribute.get_replica_context()
+        replicas = context.num_replicas_in_sync
+        first = context.replica_id_in_sync_group + part * replicas
+        return source[first :: replicas * self.parts], target[first :: replicas * self.parts]
 
     def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
         """exp(cross-entropy per piece), without label smoothing, as in Table 3."""
         _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
         return float(np.exp(unsmoothed / tokens))
-
-
-def _my_rows(batch: tf.Tensor) -> tf.Tensor:
-    """The rows [b, n] of this replica: r, r + replicas, r + 2 replicas, ..."""
-    context = tf.distribute.get_replica_context()
-    return batch[context.replica_id_in_sync_group :: context.num_replicas_in_sync]

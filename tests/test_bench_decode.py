@@ -33,6 +33,19 @@ def test_a_row_for_each_batch_and_one_for_the_file(rows):
     for row in rows[:2]:
         assert row["step_ms"] == pytest.approx(row["batch"] * 1e3 / row["target_tokens_per_s"])
         assert row["products_share"] == pytest.approx(row["products_ms"] / row["step_ms"])
+        assert len(row["operation_ms"]) == bench_decode.OPERATIONS
+        assert "MatMul" in row["operation_ms"]
+
+
+def test_floors_count_the_decoders_matrices(monkeypatch):
+    """The paper's base: 22.0M in the layers, 16.4M in the output map; a beam of 4."""
+    monkeypatch.setattr(bench_decode, "read_gb_per_s", lambda repeats: 1.0)
+    monkeypatch.setattr(bench_decode, "matmul_gflops", lambda dtype, repeats: 1.0)
+    weights = 6 * (6 * 512 * 512 + 2 * 512 * 2048) + 32_000 * 512
+    memory, arithmetic = bench_decode._floors_ms("float32", 1)
+    assert memory == pytest.approx(weights * 4 / 1e6)
+    assert arithmetic == pytest.approx(weights * 2 * 4 / 1e6)
+    assert bench_decode._floors_ms("mixed_bfloat16", 1).memory == pytest.approx(memory / 2)
 
 
 def test_sources_end_with_eos_and_are_padded():

@@ -58,3 +58,40 @@ def test_large_logits_do_not_overflow():
     smoothed, unsmoothed, _ = sums([[[500, -500]]], [[1]], 0.5)
     assert unsmoothed == 1000
     assert smoothed == 0.5 * 1000 + 0.5 * (1000 / 2)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="differentiates with TensorFlow"
+)
+@pytest.mark.parametrize("which", [0, 1])
+def test_gradients_are_those_of_the_formula(which):
+    """Both sums, against what TensorFlow finds for one-hot targets and its own log-softmax."""
+    import tensorflow as tf
+
+    logits = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 5)), tf.float32)
+    target = np.array([[3, 1, 0], [4, 2, 1]], "int32")
+    smooth = 0.2 if which == 0 else 0.0
+    labels = (1 - smooth) * tf.one_hot(target, 5) + smooth / 5
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(logits)
+        ours = 3.0 * cross_entropy(logits, target, 0.2)[which]
+        costs = -tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=-1)
+        expected = 3.0 * tf.reduce_sum(tf.where(target != 0, costs, 0.0))
+    assert float(ours) == pytest.approx(float(expected), rel=1e-6)
+    gradient = tape.gradient(ours, logits).numpy()
+    np.testing.assert_allclose(gradient, tape.gradient(expected, logits), atol=1e-6)
+    assert not gradient[0, 2].any()
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="differentiates with TensorFlow"
+)
+def test_gradient_of_an_impossible_target_is_finite():
+    import tensorflow as tf
+
+    logits = tf.constant([[[0.0, 200.0, -200.0]]])  # softmax gives the target 0 exactly
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        loss = cross_entropy(logits, np.array([[2]], "int32"), 0.0)[0]
+    assert float(loss) == 400
+    np.testing.assert_array_equal(tape.gradient(loss, logits).numpy(), [[[0, 1, -1]]])
