@@ -16,6 +16,7 @@ PEERS = [
 
 # Writes and runs `export --format=ctranslate2`; 150 MB that training has no use for.
 CTRANSLATE2 = ["ctranslate2>=4.8,<5"]
+JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
 
 setup(
@@ -50,12 +51,13 @@ setup(
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
         "beam": BEAM,
         "ctranslate2": CTRANSLATE2,
+        "jax": JAX,
         "peers": PEERS,
         "dev": [
             *BEAM,
             *CTRANSLATE2,
             *PEERS,
-            "jax>=0.7",  # the layers run on it too
+            *JAX,
             "mypy>=1.15",
             "pre-commit>=4",
             "pytest>=8",

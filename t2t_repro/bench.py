@@ -2,26 +2,20 @@
 
 Each figure is the median of several runs after a warm-up, in one process. The machine's own large
 matrix product is measured beside the training step, so that the share of it that a step reaches can
-be compared between machines. FLOPs are counted as 6 x matrix parameters x target tokens (forward 2,
-backward 4), for equally long source and target; attention's products are left out (about 2 % of
-base at length 64).
+be compared between machines.
 """
 
 import argparse
+import importlib.util
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipelines.errors import BadInput
 from t2t_repro import command, config
-from t2t_repro.machine import matmul_gflops
 
 Row = dict[str, Any]
-
-# The workloads that other toolkits are measured with: rows x tokens a side, no padding.
-TINY = config.Model(num_layers=4, d_model=128, d_ff=256, num_heads=4, d_k=32, d_v=32)
-TRAIN = {"base": (config.Model(), 32_000, (32, 64)), "tiny": (TINY, 10_000, (128, 24))}
-PRECISIONS = ("float32", "mixed_bfloat16")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +23,17 @@ def parser() -> argparse.ArgumentParser:
     flags = command.Parser(prog="python -m t2t_repro.bench", description=__doc__)
     flags.add_argument("what", choices=sorted(BENCHES), help="what to measure")
     flags.add_argument("--repeats", type=int, default=5, help="runs of which the median is told")
+    flags.add_argument(
+        "--backend", choices=("tensorflow", "jax"), default="tensorflow", help="train: of Keras"
+    )
+    flags.add_argument(
+        "--account", action="store_true", help="train: also what the step spends where"
+    )
+    flags.add_argument(
+        "--paper_batch",
+        action="store_true",
+        help="train --backend=jax: the paper's batch, base and big, also where there is no GPU",
+    )
     flags.add_argument("--problem", default="toy_ende", help="input: whose text")
     flags.add_argument(
         "--pairs", type=int, default=0, help="input: draw so many from the text; 0: as it is"
@@ -47,7 +52,9 @@ def main() -> None:
         raise BadInput(f"--pairs: wanted at least 0, got {given.pairs}")
     if given.what not in _OF_TEXT and (settings := command.settings(given)):
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_OF_TEXT)}")
-    command.quiet_tensorflow()
+    _check_train(given)
+    if given.backend == "tensorflow":
+        command.quiet_tensorflow()
     rows = []
     for row in BENCHES[given.what](given):
         rows.append(row)
@@ -55,6 +62,18 @@ def main() -> None:
             print(", ".join(f"{name} {_shown(value)}" for name, value in row.items()), flush=True)
     if given.json:
         print(json.dumps({"rows": rows}))
+
+
+def _check_train(given: argparse.Namespace) -> None:
+    """Raises BadInput for flags of `train` that do not go with the rest."""
+    if given.what != "train" and (given.backend, given.account) != ("tensorflow", False):
+        raise BadInput("--backend, --account: only for train")
+    if given.account and given.backend == "jax":
+        raise BadInput("--account: only for --backend=tensorflow")
+    if given.paper_batch and given.backend != "jax":
+        raise BadInput("--paper_batch: only for train --backend=jax")
+    if given.backend == "jax" and importlib.util.find_spec("jax") is None:
+        raise BadInput("--backend=jax: JAX is not there; pip install jax, with CUDA jax[cuda13]")
 
 
 def _shown(value: Any) -> str:
@@ -66,19 +85,15 @@ def _shown(value: Any) -> str:
 
 
 def bench_train(given: argparse.Namespace) -> Iterator[Row]:
-    """Forward, backward and Adam, dropout 0.1 and label smoothing 0.1, through the Trainer."""
-    for size, (model, rows, shape) in TRAIN.items():
-        for precision in PRECISIONS:
-            seconds = _train_step(model, rows, shape, precision, given.repeats)
-            tokens = shape[0] * shape[1]
-            flops = 6 * _matrix_parameters(model, rows) * tokens
-            yield {
-                "size": size,
-                "precision": precision.removeprefix("mixed_"),
-                "target_tokens_per_s": tokens / seconds,
-                "gflops": flops / seconds / 1e9,
-                "matmul_gflops": matmul_gflops(precision.removeprefix("mixed_"), given.repeats),
-            }
+    """Training steps of base and tiny; see `bench_train` and, for --backend=jax, `bench_jax`."""
+    if given.backend == "jax":
+        os.environ["KERAS_BACKEND"] = "jax"  # read at Keras's import
+        from t2t_repro import bench_jax
+
+        return bench_jax.rows(given.repeats, given.paper_batch)
+    from t2t_repro import bench_train
+
+    return bench_train.rows(given.repeats, given.account)
 
 
 def bench_decode(given: argparse.Namespace) -> Iterator[Row]:
@@ -116,36 +131,6 @@ BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "vocabulary": bench_vocabulary,
 }
 _OF_TEXT = ("input", "vocabulary")  # take the flags that name a text
-
-
-def _train_step(
-    model_config: config.Model, rows: int, shape: tuple[int, int], precision: str, repeats: int
-) -> float:
-    import tensorflow as tf
-
-    from t2t_repro.machine import median_seconds
-    from t2t_repro.trainer import Trainer, default_strategy
-    from t2t_repro.transformer import Transformer
-
-    strategy = default_strategy()
-    with strategy.scope():
-        model = Transformer(model_config, rows, precision)
-    trainer = Trainer(model, config.Train(), strategy)
-    source, target = tf.constant(_ids(rows, shape)), tf.constant(_ids(rows, shape))
-    return median_seconds(lambda: trainer.step(source, target).numpy(), repeats)
-
-
-def _matrix_parameters(model: config.Model, rows: int) -> int:
-    attention = model.d_model * model.num_heads * (2 * model.d_k + 2 * model.d_v)
-    feed_forward = 2 * model.d_model * model.d_ff
-    return model.num_layers * (3 * attention + 2 * feed_forward) + rows * model.d_model
-
-
-def _ids(rows: int, shape: tuple[int, int]) -> Any:
-    """Random pieces, none of them special: int32."""
-    import numpy as np
-
-    return np.random.default_rng(0).integers(3, rows, shape, dtype=np.int32)
 
 
 if __name__ == "__main__":

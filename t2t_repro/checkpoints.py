@@ -24,6 +24,7 @@ class Checkpoints:
         model: Its weights are saved by name, and the states of its dropout's random numbers.
         optimizer: Its moments and count of updates are saved.
         position: The place in the data.
+        seconds: Spent on training.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class Checkpoints:
         model: Transformer,
         optimizer: keras.optimizers.Optimizer,
         position: tf.Variable,
+        seconds: tf.Variable,
     ):
         self._weights = _by_name(model)
         self._checkpoint = tf.train.Checkpoint(
@@ -40,6 +42,7 @@ class Checkpoints:
             dropout=[state.value for state in model.non_trainable_variables],
             optimizer=[variable.value for variable in optimizer.variables],
             position=position,
+            seconds=seconds,
         )
         if _state(directory) is None and any(directory.glob("step-*.index")):
             raise BadInput(
@@ -100,6 +103,12 @@ def average_last(model: Transformer, directory: Path, last: int) -> int:
     for total, variable in zip(mean, model.trainable_variables, strict=True):
         variable.assign(total)
     return len(paths)
+
+
+def last_step(directory: Path) -> int:
+    """The step whose state the newest checkpoint has; 0 if there is none."""
+    path = tf.train.latest_checkpoint(str(directory))
+    return int(path.rpartition("-")[2]) if path else 0
 
 
 def _by_name(model: Transformer) -> dict[str, tf.Variable]:

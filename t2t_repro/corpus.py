@@ -49,6 +49,7 @@ class Corpus:
 
     config: Config
     workdir: Path
+    made: bool = False  # by the chief of several workers; here it is only read, and not reported
 
     @property
     def shared(self) -> str | None:
@@ -120,15 +121,17 @@ class Corpus:
         directory = self.prepare_train()
         if storage.is_address(directory):
             local = self.workdir / "prepared" / Path(directory).name
-            fetch(directory, local)
+            if not self.made:
+                fetch(directory, local)
             directory = str(local)
-        return _load("train", directory)
+        return self._load("train", directory)
 
     def held_out(self, split: str, folder: Path) -> Prepared:
         """Dev or test, prepared in `folder`; only what the decoder would cut is dropped."""
         limit, directory = self.config.decode.max_source_length, folder / split
-        prepare(lambda: self._examples(split), self.vocabulary, limit, directory)
-        return _load(split, str(directory))
+        if not self.made:
+            prepare(lambda: self._examples(split), self.vocabulary, limit, directory)
+        return self._load(split, str(directory))
 
     def _examples(self, split: str) -> Iterator[Pair]:
         return PROBLEMS[self.config.problem].examples(split, self.config)
@@ -204,6 +207,20 @@ class Corpus:
         if self.shared and not self._described():
             self._copy(str(self.workdir), self.shared)
 
+    def _load(self, split: str, directory: str) -> Prepared:
+        """What was prepared, reported on stderr by who made it."""
+        try:
+            prepared = Prepared.load(directory)
+        except OSError as error:
+            raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
+        except (ValueError, KeyError) as error:
+            raise BadInput(
+                f"{directory}: damaged ({error}); delete it and run the same command again"
+            ) from None
+        if not self.made:
+            print(f"{split}: {prepared.report()}", file=sys.stderr)
+        return prepared
+
     def _copy(self, source: str, target: str) -> None:
         """Copies vocabulary and description, last, from one directory to another."""
         for name in (*FILES, _DESCRIPTION) if source != target else ():
@@ -219,17 +236,3 @@ def _read_json(directory: str) -> Description:
         return json.loads(content) if content else {}
     except ValueError:
         raise BadInput(f"{directory}/{_DESCRIPTION}: damaged, no JSON; copy it again") from None
-
-
-def _load(split: str, directory: str) -> Prepared:
-    """What was prepared, reported on stderr."""
-    try:
-        prepared = Prepared.load(directory)
-    except OSError as error:
-        raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
-    except (ValueError, KeyError) as error:
-        raise BadInput(
-            f"{directory}: damaged ({error}); delete it and run the same command again"
-        ) from None
-    print(f"{split}: {prepared.report()}", file=sys.stderr)
-    return prepared

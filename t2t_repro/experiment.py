@@ -7,15 +7,18 @@ A run lives in its work directory:
     prepared/           the splits as ids, see `corpus`
     checkpoints/        weights, optimizer and place in the data
     events.out.*        TensorBoard
-    results.json        scores by split
+    results.json        scores by split, and under "cost" what training cost
 """
 
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,9 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
+from t2t_repro import cost
 from t2t_repro.checkpoints import average_last
+from t2t_repro.cluster import Cluster
 from t2t_repro.config import Config
 from t2t_repro.corpus import Corpus
 from t2t_repro.loop import Loop
@@ -35,6 +40,8 @@ from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 from t2t_repro.translator import Translator, translate_lines
 from t2t_repro.validation import Validation, each_pair_once
+
+_VISIBLE_AFTER = 90.0  # seconds; NFS looks at least once a minute by default
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,11 @@ class Experiment:
     def problem(self) -> Problem:
         """The run's problem."""
         return PROBLEMS[self.config.problem]
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The workers that train it."""
+        return Cluster(self.strategy)
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -89,10 +101,56 @@ def begin(
     return _override(saved, overrides, workdir)
 
 
+def begin_together(
+    problem: str | None,
+    variant: str | None,
+    workdir: Path,
+    overrides: Mapping[str, Any],
+    cluster: Cluster,
+) -> Config:
+    """`begin` for every worker of a cluster; of several, the chief prepares all text meanwhile.
+
+    The others then find a run in the work directory, which they share with the chief.
+
+    Raises:
+        BadInput: as `begin`; or this worker does not see what the chief wrote, or has other flags.
+    """
+    if cluster.size == 1:
+        return begin(problem, variant, overrides, workdir)
+
+    def make() -> None:
+        config = begin(problem, variant, overrides, workdir)
+        corpus = Corpus(config, workdir)
+        corpus.train()
+        corpus.held_out("dev", workdir / "prepared")
+        _save_config(config, workdir)
+
+    cluster.by_chief(make)
+    path = workdir / "config.yaml"
+    (wanted, *_), *_ = cluster.share(_checksum(path)).numpy()
+    # A network file system may take its time to show to one host what another has written.
+    until = time.monotonic() + _VISIBLE_AFTER
+    while _checksum(path) != wanted:
+        if time.monotonic() > until:
+            raise BadInput(
+                f"{path}: not the file that {cluster.names[0]} has written; --workdir must be one "
+                "directory that all hosts share"
+            )
+        time.sleep(0.5)
+    saved, config = configs.load(path), begin(problem, variant, overrides, workdir)
+    old, new = configs.flat(saved), configs.flat(config)
+    if changed := [name for name in new if new[name] != old[name]]:
+        raise BadInput(
+            f"{', '.join(changed)}: another value than {cluster.names[0]} was started with; give "
+            "all workers the same flags"
+        )
+    return config
+
+
 def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Experiment:
     """A model with its initial weights and its vocabulary, learnt on first use."""
     keras.utils.set_random_seed(config.train.seed)
-    corpus = Corpus(config, workdir)
+    corpus = Corpus(config, workdir, made=Cluster(strategy).size > 1)
     vocabulary = corpus.vocabulary
     with strategy.scope():
         rows = config.model.embedding_rows or vocabulary.size
@@ -139,22 +197,25 @@ def train(experiment: Experiment) -> None:
     """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`."""
     config, corpus = experiment.config, experiment.corpus
     data, dev = corpus.train(), corpus.held_out("dev", experiment.workdir / "prepared")
-    _save_config(config, experiment.workdir)
-    devices = experiment.strategy.extended.worker_devices
-    weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
-    print(f"model: {weights:,} trainable parameters on {', '.join(devices)}", file=sys.stderr)
+    if not corpus.made:
+        _save_config(config, experiment.workdir)
+    if experiment.cluster.is_chief:
+        print(f"model: {_described(experiment)}", file=sys.stderr)
     trainer = Trainer(experiment.model, config.train, experiment.strategy)
     validation = Validation(
         config, experiment.problem, trainer, experiment.translator(), dev, experiment.workdir
     )
     directory = experiment.checkpoint_dir
-    Loop(trainer, config, data, directory, validation.report, validation.validate).run()
+    loop = Loop(trainer, config, data, directory, validation.report, validation.validate)
+    loop.run()
+    if experiment.cluster.is_chief:
+        steps = int(trainer.optimizer.iterations.numpy())
+        _tell_cost(experiment, loop.batching.plan, steps, float(loop.seconds))
 
 
 def evaluate(experiment: Experiment, split: str) -> Scores:
     """Scores of a split, also written to results.json."""
-    path = experiment.workdir / "results.json"
-    earlier = _results(path)
+    _results(experiment.workdir)  # damage is told before the work
     pairs = list(experiment.problem.examples(split, experiment.config))
     results = translate_lines(experiment.translator(), [pair["source"] for pair in pairs])
     hypotheses = [result.translation for result in results]
@@ -166,9 +227,52 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
         prepared = experiment.corpus.held_out(split, Path(folder))
         batches = each_pair_once(prepared, experiment.config)
         scores = scores | {"perplexity": trainer.perplexity(batches), "split": split}
-    text = json.dumps(earlier | {split: scores}, indent=2) + "\n"
-    _write(path, lambda file: file.write_text(text, encoding="utf-8"))
+    _add_result(experiment.workdir, split, scores)
     return scores
+
+
+def _tell_cost(
+    experiment: Experiment,
+    plan: Callable[[int], Sequence[Any]],
+    steps: int,
+    seconds: float,
+) -> None:
+    """Prints what training has cost, and adds it to results.json."""
+    model, precision = experiment.model, experiment.config.train.precision
+    spent = cost.run_cost(
+        model.config,
+        model.embedding.matrix.shape[0],
+        precision,
+        cost.trained_positions(plan, steps),
+        seconds,
+        _device_names(experiment.strategy) * experiment.cluster.size,
+    )
+    print(cost.lines(spent), file=sys.stderr)
+    _add_result(experiment.workdir, "cost", spent)
+
+
+def _device_names(strategy: tf.distribute.Strategy) -> list[str]:
+    """Of the GPUs that a worker uses, as their driver names them; else "CPU"."""
+    devices = strategy.extended.worker_devices
+    if not all("GPU" in device for device in devices):
+        return ["CPU"]
+    (first, *_) = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(first)
+    return [details.get("device_name", "GPU")] * len(devices)
+
+
+def _described(experiment: Experiment) -> str:
+    """How large the model is, and where it is trained."""
+    weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
+    devices = ", ".join(experiment.strategy.extended.worker_devices)
+    workers = experiment.cluster.size
+    of_each = f", and so on {workers} workers in all" if workers > 1 else ""
+    return f"{weights:,} trainable parameters on {devices}{of_each}"
+
+
+def _checksum(path: Path) -> int:
+    """Of a file; -1 if there is none."""
+    return zlib.crc32(path.read_bytes()) if path.exists() else -1
 
 
 def _save_config(config: Config, workdir: Path) -> None:
@@ -198,12 +302,21 @@ def _check_writable(workdir: Path) -> None:
         ) from None
 
 
-def _results(path: Path) -> dict[str, Scores]:
-    """The scores found before, by split."""
+def _results(workdir: Path) -> dict[str, Any]:
+    """results.json: the scores found before, by split, and the cost under "cost"."""
+    path = workdir / "results.json"
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError:
-        raise BadInput(f"{path}: damaged, no JSON; move it away and evaluate again") from None
+        raise BadInput(
+            f"{path}: damaged, no JSON; move it away and run the same command again"
+        ) from None
+
+
+def _add_result(workdir: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Puts a split's scores, or the cost, into results.json and keeps the rest."""
+    text = json.dumps(_results(workdir) | {name: result}, indent=2) + "\n"
+    _write(workdir / "results.json", lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def _write(path: Path, write: Any) -> None:

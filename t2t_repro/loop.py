@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,6 +18,7 @@ from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from pipelines.prepared import Prepared
 from t2t_repro.checkpoints import Checkpoints
+from t2t_repro.cluster import Agreement, Cluster
 from t2t_repro.config import Config
 from t2t_repro.trainer import Trainer
 
@@ -45,7 +47,9 @@ class Interval:
 
 
 class Loop:
-    """Training up to `train_steps` updates.
+    """Training up to `train_steps` updates, by this process or together with other workers.
+
+    Every worker makes every step; the chief alone saves, and says what it does.
 
     Args:
         trainer: The step.
@@ -66,6 +70,7 @@ class Loop:
         validate: Callable[[int], None],
     ):
         self.trainer, self.config = trainer, config
+        self.cluster = Cluster(trainer.strategy)
         self.batching = Batching(
             data,
             tokens_per_batch=config.data.tokens_per_batch,
@@ -76,66 +81,102 @@ class Loop:
         self.report, self.validate = report, validate
         # The place in the data: (epoch, batches of it already seen).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
+        # Of training, over all starts; without checkpoints, dev scores and what a kill has undone.
+        self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.checkpoints = Checkpoints(
             checkpoint_dir,
             config.train.keep_checkpoints,
             trainer.model,
             trainer.optimizer,
             self.position,
+            self.seconds,
         )
 
     def run(self) -> None:
         """Trains, going on from the newest checkpoint if there is one.
 
         Raises:
-            Stopped: by Ctrl-C or SIGTERM; the state is saved.
+            Stopped: by Ctrl-C or SIGTERM to any worker; the state is saved.
             BadInput: a checkpoint cannot be read or written, or the loss is not a number.
         """
         self.checkpoints.restore_latest()
         self.trainer.part_dropout()
-        step, last = int(self.trainer.optimizer.iterations), self.config.train.train_steps
+        step, last = int(self.trainer.optimizer.iterations.numpy()), self.config.train.train_steps
+        self._check_place(step)
         if step >= last:
-            print(f"step {step:,} is done already; go on with --train_steps=N", file=sys.stderr)
+            self._say(f"step {step:,} is done already; go on with --train_steps=N")
             return
         if step:
-            print(f"going on from step {step:,} of {last:,}", file=sys.stderr)
+            self._say(f"going on from step {step:,} of {last:,}")
         # Drawn ten times a second for a person, twice a minute for a log file.
         interval = 0.1 if sys.stderr.isatty() else 30
-        bar = tqdm(total=last, initial=step, unit="step", desc="train", mininterval=interval)
-        with bar, _stop_signals() as stopped:
-            self._train(step, bar, stopped)
+        bar = tqdm(
+            total=last,
+            initial=step,
+            unit="step",
+            desc="train",
+            mininterval=interval,
+            disable=not self.cluster.is_chief,
+        )
+        with bar, _stop_signals() as received:
+            self._train(step, bar, received)
+        self.cluster.wait()  # for the chief's last dev scores
 
-    def _train(self, step: int, bar: tqdm, stopped: list[int]) -> None:
+    def _check_place(self, step: int) -> None:
+        """Raises BadInput unless all workers go on from one step and train on the same pairs."""
+        mine = [step, *self.position.numpy(), len(self.batching.prepared)]
+        every = self.cluster.share(*mine).numpy()
+        for index, worker in enumerate(every):
+            if list(worker) != list(every[0]):
+                raise BadInput(
+                    f"{self.cluster.names[index]} goes on from step {worker[0]} with {worker[-1]} "
+                    f"pairs, {self.cluster.names[0]} from step {every[0][0]} with {every[0][-1]}; "
+                    "--workdir must be one directory that all hosts share"
+                )
+
+    def _say(self, message: str) -> None:
+        if self.cluster.is_chief:
+            print(message, file=sys.stderr)
+
+    def _train(self, step: int, bar: tqdm, received: list[int]) -> None:
         train, interval, saved = self.config.train, Interval(), time.monotonic()
-        batches = self._batches()
+        batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
             source, target = next(batches)
             interval.sums.append(self.trainer.step(source, target))
             step += 1
             bar.update()
-            due = step == train.train_steps or bool(stopped) or self._due(step, saved)
+            stopped, late = agreed(bool(received), self._is_late(saved))
+            due = step == train.train_steps or stopped or late or self._is_counted(step)
             if due or step % train.log_steps == 0:  # also, so that no state with NaN is saved
                 self._log(step, interval, bar)
                 interval = Interval()
             if due:
-                self.checkpoints.save(step)
+                self.cluster.by_chief(partial(self.checkpoints.save, step))
                 if stopped and step < train.train_steps:
                     raise Stopped
                 self.validate(step)
                 saved, interval = time.monotonic(), Interval()
+                agreed.forget()
 
-    def _due(self, step: int, saved: float) -> bool:
-        """Whether it is time for a checkpoint, by steps if they are given, else by minutes.
+    def _is_counted(self, step: int) -> bool:
+        """Whether it is time for a checkpoint, by steps.
 
         A run that was stopped between two checkpoints has one more, and then the same as others.
         """
+        every = self.config.train.checkpoint_steps
+        return bool(every) and step % every == 0
+
+    def _is_late(self, saved: float) -> bool:
+        """Whether it is time for a checkpoint, by minutes: by the chief's clock."""
         train = self.config.train
-        if train.checkpoint_steps:
-            return step % train.checkpoint_steps == 0
+        if train.checkpoint_steps or not self.cluster.is_chief:
+            return False
         return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
     def _log(self, step: int, interval: Interval, bar: tqdm) -> None:
-        values = interval.values()
+        values = interval.values()  # waits for the steps
+        self.seconds.assign_add(time.monotonic() - interval.began)
         if not np.isfinite(values["loss"]):
             raise BadInput(
                 f"the loss at step {step} is not a number; train in another --workdir with a lower "

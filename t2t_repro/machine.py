@@ -4,6 +4,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+MATRIX = 4096  # width of the large product
+
 
 def median_seconds(call: Callable[[], object], repeats: int) -> float:
     """Seconds of one call, after two to warm up."""
@@ -17,13 +19,12 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def matmul_gflops(dtype: str, repeats: int) -> float:
-    """Of a product 4,096 x 4,096 x 4,096: as fast as the arithmetic gets."""
+    """Of a product of two square matrices, `MATRIX` wide: as fast as the arithmetic gets."""
     import tensorflow as tf
 
-    size = 4096
-    matrix = tf.cast(tf.random.normal((size, size)), dtype)
+    matrix = tf.cast(tf.random.normal((MATRIX, MATRIX)), dtype)
     seconds = median_seconds(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
-    return 2 * size**3 / seconds / 1e9
+    return 2 * MATRIX**3 / seconds / 1e9
 
 
 def read_gb_per_s(repeats: int) -> float:

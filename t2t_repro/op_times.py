@@ -13,7 +13,7 @@ class OpTime(typing.NamedTuple):
 
     kind: str  # such as "MatMul"
     seconds: float  # on all threads together, so the sum may exceed the time on the clock
-    count: int
+    calls: int
 
 
 def op_times(call: Callable[[], object]) -> list[OpTime]:

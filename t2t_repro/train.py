@@ -1,6 +1,7 @@
 """Train a model: python -m t2t_repro.train --problem=multi30k_ende. Run it again to go on."""
 
 import argparse
+import os
 import sys
 
 from t2t_repro import command, config
@@ -22,17 +23,30 @@ def main() -> None:
     run = command.run_of(given)  # before the slow import
     command.quiet_tensorflow()
     from t2t_repro import experiment
+    from t2t_repro.checkpoints import last_step
+    from t2t_repro.cluster import Cluster, WorkerGone
     from t2t_repro.loop import Stopped
-    from t2t_repro.trainer import default_strategy
+    from t2t_repro.strategy import default_strategy
 
-    resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
-    built = experiment.build(resolved, run.workdir, default_strategy())
     try:
-        experiment.train(built)
+        cluster = Cluster(default_strategy())
+        with cluster.watched():
+            resolved = experiment.begin_together(*run, cluster)
+            experiment.train(experiment.build(resolved, run.workdir, cluster.strategy))
     except Stopped:
         print("stopped; the state is saved, the same command goes on from it", file=sys.stderr)
         sys.exit(1)
-    print(f"trained; now: python -m t2t_repro.evaluate --workdir={run.workdir}", file=sys.stderr)
+    except WorkerGone as error:
+        step = last_step(run.workdir / "checkpoints")
+        print(
+            f"{error}, its own messages may say why; start all workers again with the same "
+            + (f"command, they go on from step {step:,}" if step else "command"),
+            file=sys.stderr,
+        )
+        os._exit(1)  # not sys.exit: TensorFlow would wait for who is gone
+    if cluster.is_chief:
+        done = f"trained; now: python -m t2t_repro.evaluate --workdir={run.workdir}"
+        print(done, file=sys.stderr)
 
 
 def _list_variants() -> None:

@@ -10,33 +10,16 @@ adds up their gradients: the same step again.
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from t2t_repro.attention import PAD
 from t2t_repro.config import Train
 from t2t_repro.loss import cross_entropy
-from t2t_repro.schedule import NoamSchedule
+from t2t_repro.optimizer import make_optimizer
 from t2t_repro.transformer import Transformer
 
 _BATCH = [tf.TensorSpec([None, None], tf.int32, name=side) for side in ("source", "target")]
-
-
-def default_strategy() -> tf.distribute.Strategy:
-    """MirroredStrategy over every GPU there is, else the CPU."""
-    gpus = tf.config.list_logical_devices("GPU")
-    if not gpus:
-        return tf.distribute.OneDeviceStrategy("/cpu:0")
-    return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
-
-
-def make_optimizer(config: Train, d_model: int) -> keras.optimizers.Optimizer:
-    """Adam with the paper's constants and schedule (5.3)."""
-    schedule = NoamSchedule(d_model, config.warmup_steps, config.learning_rate_scale)
-    return keras.optimizers.Adam(
-        schedule, beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon
-    )
 
 
 class Trainer:

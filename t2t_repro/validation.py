@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.prepared import Prepared
+from t2t_repro.cluster import Cluster
 from t2t_repro.config import Config
 from t2t_repro.problems import Problem
 from t2t_repro.trainer import Trainer
@@ -20,6 +21,8 @@ _SAMPLES = 5  # translations shown as text in TensorBoard
 
 class Validation:
     """What a run writes to TensorBoard, and its dev scores after each checkpoint.
+
+    Of several workers only the chief writes and translates; the perplexity they find together.
 
     Args:
         config: The run's configuration.
@@ -41,7 +44,8 @@ class Validation:
     ):
         self.config, self.problem = config, problem
         self.trainer, self.translator, self.dev = trainer, translator, dev
-        examples = problem.examples("dev", config)
+        self.is_chief = Cluster(trainer.strategy).is_chief
+        examples = problem.examples("dev", config) if self.is_chief else ()
         self.pairs = list(islice(examples, config.train.eval_sentences))
         self.workdir = workdir
 
@@ -58,6 +62,8 @@ class Validation:
         """Dev perplexity, BLEU of the current weights, and samples as text."""
         batches = each_pair_once(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
+        if not self.is_chief:
+            return  # it waits in its next step for the chief
         if self.pairs:
             name, value = self._translate(step)
             values[f"dev/{name}"] = value
@@ -76,6 +82,8 @@ class Validation:
         return name, float(value)
 
     def _write(self, step: int, values: dict[str, float]) -> None:
+        if not self.is_chief:
+            return
         with self.writer.as_default(step):
             for name, value in values.items():
                 tf.summary.scalar(name, value)

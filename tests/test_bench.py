@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -54,3 +56,18 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
     ended = bench("vocabulary", "--source_files=x.en")
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: wanted --source_files to learn from and --dev_source")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode", "--account"], "--backend, --account: only for train"),
+        (["input", "--backend=jax"], "--backend, --account: only for train"),
+        (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
+        (["train", "--paper_batch"], "--paper_batch: only for train --backend=jax"),
+    ],
+)
+def test_flags_of_train_that_do_not_go_with_the_rest(arguments, message):
+    ended = bench(*arguments)
+    assert ended.returncode == 2
+    assert ended.stderr == f"error: {message}\n"

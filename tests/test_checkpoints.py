@@ -10,7 +10,7 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from t2t_repro.checkpoints import Checkpoints, average_last
 from t2t_repro.config import Train
-from t2t_repro.trainer import make_optimizer
+from t2t_repro.optimizer import make_optimizer
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def checkpoints_of(model, directory, keep=20, position=None):
     optimizer.build(model.trainable_variables)
     if position is None:
         position = tf.Variable([0, 0], dtype=tf.int64)
-    return Checkpoints(directory, keep, model, optimizer, position)
+    return Checkpoints(directory, keep, model, optimizer, position, tf.Variable(0.0, tf.float64))
 
 
 @pytest.fixture

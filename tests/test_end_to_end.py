@@ -77,6 +77,7 @@ def workdir(tmp_path_factory):
     stdout, stderr = command("train", f"--workdir={workdir}", *SIZE)
     assert stdout == b""
     assert "step 120: dev/perplexity" in stderr
+    assert "FLOPs by count" in stderr
     assert f"python -m t2t_repro.evaluate --workdir={workdir}" in stderr
     return workdir
 
@@ -117,6 +118,7 @@ def test_work_directory(workdir):
         "vocabulary.vocab",
         *(f"checkpoints/{name}" for name in ["checkpoint", *parts]),
         "corpus.json",
+        "results.json",
         *(f"prepared/{split}/{name}" for split in (train, "dev") for name in shard),
         *(f"prepared/{split}/manifest.json" for split in (train, "dev")),
     }
@@ -124,6 +126,16 @@ def test_work_directory(workdir):
     given = {"problem": "toy_ende", "d_model": 32, "vocabulary_size": 500, "eval_sentences": 20}
     assert given.items() <= config.items()
     assert config["beta_2"] == 0.98  # what was not given is written down too
+
+
+def test_cost_of_training_is_kept(workdir):
+    (name, cost), *others = json.loads((workdir / "results.json").read_text()).items()
+    assert (name, others) == ("cost", [])
+    assert cost["device"] == "CPU"
+    assert cost["target_positions"] > 120 * 9
+    assert cost["flops"] > 6 * 500 * 32 * cost["target_positions"]  # the output matrix alone
+    assert cost["formula_flops"] is None
+    assert 0.1 < cost["seconds"] < 120
 
 
 def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path):
@@ -138,7 +150,7 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path)
     assert "going on from step 120 of 130" in stderr
     after = files(run)
     assert "checkpoints/step-130.index" in after
-    kept = set(before) - {"config.yaml", "checkpoints/checkpoint"}
+    kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
 
@@ -161,7 +173,8 @@ def test_evaluate(workdir, tmp_path):
     assert scores["test"]["lines"] == scores["dev"]["lines"] == 500
     assert 1 < scores["test"]["perplexity"] < 500  # the vocabulary's size: knows nothing
     assert scores["test"]["perplexity"] != scores["dev"]["perplexity"]
-    assert json.loads((run / "results.json").read_text()) == scores
+    cost = json.loads((workdir / "results.json").read_text())
+    assert json.loads((run / "results.json").read_text()) == cost | scores
 
 
 def test_evaluate_files_without_tensorflow(tmp_path):

@@ -21,11 +21,13 @@ BACKEND_FREE = {
     for name in (
         "attention",
         "config",
+        "cost",
         "decoding",
         "layer_types",
         "layers",
         "loss",
         "metrics",
+        "optimizer",
         "schedule",
         "transformer",
         "values",

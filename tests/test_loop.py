@@ -24,7 +24,8 @@ from pipelines.prepared import Prepared
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro.loop import Loop, Stopped, _stop_signals
-from t2t_repro.trainer import Trainer, default_strategy
+from t2t_repro.strategy import default_strategy
+from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,7 @@ class Run:
     weights: list
     reports: list  # (step, values)
     validated: list  # steps
+    seconds: float = 0.0  # of training, over all starts
 
     def report(self, step, values):
         self.reports.append((step, values))
@@ -97,10 +99,12 @@ def train(data, directory, seed=1, stop_at=None, **changes):
         return step(source, target)
 
     trainer.step = recording
+    loop = Loop(trainer, config, data, directory, run.report, run.validated.append)
     try:
-        Loop(trainer, config, data, directory, run.report, run.validated.append).run()
+        loop.run()
     except Stopped:
         assert stop_at == len(run.batches)
+    run.seconds = float(loop.seconds)
     run.weights = [variable.numpy() for variable in model.trainable_variables]
     return run
 
@@ -169,6 +173,16 @@ def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
 def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     train(data, tmp_path, train_steps=4, checkpoint_steps=0, checkpoint_minutes=minutes)
     assert saved_steps(tmp_path) == steps
+
+
+def test_seconds_of_training_add_up_over_starts(data, tmp_path):
+    began = time.monotonic()
+    stopped = train(data, tmp_path, stop_at=2, train_steps=4)
+    between = time.monotonic()
+    resumed = train(data, tmp_path, train_steps=4)
+    assert 0 < stopped.seconds < between - began
+    assert 0 < resumed.seconds - stopped.seconds < time.monotonic() - between
+    assert train(data, tmp_path, train_steps=4).seconds == resumed.seconds
 
 
 def test_finished_run_does_nothing_more(data, tmp_path):

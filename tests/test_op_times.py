@@ -21,7 +21,7 @@ def test_operations_are_counted_by_kind():
 
     call()
     times = {op.kind: op for op in op_times(call)}
-    assert (times["MatMul"].count, times["Softmax"].count) == (2, 1)
+    assert (times["MatMul"].calls, times["Softmax"].calls) == (2, 1)
     assert all(0 < op.seconds < 10 for op in times.values())
     assert list(times) == sorted(times, key=lambda kind: -times[kind].seconds)
 

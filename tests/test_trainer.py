@@ -218,7 +218,8 @@ for rows in (5, 1):
         }
 with tempfile.TemporaryDirectory() as folder:
     place = tf.Variable([0, 0], dtype=tf.int64)
-    Checkpoints(Path(folder), 1, double.model, double.optimizer, place).save(1)
+    seconds = tf.Variable(0.0, dtype=tf.float64)
+    Checkpoints(Path(folder), 1, double.model, double.optimizer, place, seconds).save(1)
     for name, strategy in (("one", one), ("two", two)):
         restored = build(strategy, 0.0)
         average_last(restored.model, Path(folder), 1)
