@@ -61,6 +61,7 @@ setup(
             "mypy>=1.15",
             "pre-commit>=4",
             "pytest>=8",
+            "pytest-xdist>=3",  # a file of tests on each core
             "pytest-timeout>=2",  # a hung child process ends its test
             "ruff>=0.14",
             "tensorflow-serving-api>=2.21,<2.22",  # reads an export's warm-up requests

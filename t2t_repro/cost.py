@@ -182,7 +182,7 @@ def run_cost(
     rows: int,
     precision: str,
     positions: Positions,
-    seconds: float | None,
+    seconds: float,
     devices: Sequence[str],
 ) -> dict[str, Any]:
     """What a run has cost, for results.json.
@@ -192,7 +192,7 @@ def run_cost(
         rows: Of the shared matrix.
         precision: "float32" or "mixed_bfloat16".
         positions: What it was trained on.
-        seconds: Of training; None if not known.
+        seconds: Of training.
         devices: The names of the GPUs that it was trained on, all alike, or "CPU".
 
     Returns:
@@ -202,9 +202,7 @@ def run_cost(
     counted = training_flops(model, rows, positions)
     capacity = sustained(devices[0], precision)
     tflops, source = capacity or (None, None)
-    formula = None
-    if seconds is not None and tflops is not None:
-        formula = by_formula(seconds, len(devices), tflops)
+    formula = None if tflops is None else by_formula(seconds, len(devices), tflops)
     return {
         "flops": counted.total,
         "matrix_flops": counted.matrices,
@@ -223,14 +221,12 @@ def run_cost(
 
 
 def lines(cost: dict[str, Any]) -> str:
-    """What `run_cost` gave, in one line or two."""
+    """What `run_cost` gave, in two lines."""
     share = cost["attention_flops"] / max(1, cost["flops"])
     text = (
         f"cost: {cost['flops']:.2e} FLOPs by count, {share:.1%} of them attention's; by the same "
         f"count the paper's {_listed(cost['paper_flops'])}"
     )
-    if cost["seconds"] is None:
-        return text
     rate = cost["flops"] / max(1e-9, cost["seconds"]) / 1e12
     text += (
         f"\ncost: {cost['seconds']:,.0f} s on {cost['devices']} x {cost['device']}, {rate:.3g} "

@@ -36,6 +36,7 @@ from t2t_repro.config import Config
 from t2t_repro.corpus import Corpus
 from t2t_repro.loop import Loop
 from t2t_repro.problems import PROBLEMS, Problem, Scores
+from t2t_repro.strategy import device_names
 from t2t_repro.trainer import Trainer
 from t2t_repro.transformer import Transformer
 from t2t_repro.translator import Translator, translate_lines
@@ -245,20 +246,10 @@ def _tell_cost(
         precision,
         cost.trained_positions(plan, steps),
         seconds,
-        _device_names(experiment.strategy) * experiment.cluster.size,
+        device_names(experiment.strategy) * experiment.cluster.size,
     )
     print(cost.lines(spent), file=sys.stderr)
     _add_result(experiment.workdir, "cost", spent)
-
-
-def _device_names(strategy: tf.distribute.Strategy) -> list[str]:
-    """Of the GPUs that a worker uses, as their driver names them; else "CPU"."""
-    devices = strategy.extended.worker_devices
-    if not all("GPU" in device for device in devices):
-        return ["CPU"]
-    (first, *_) = tf.config.list_physical_devices("GPU")
-    details = tf.config.experimental.get_device_details(first)
-    return [details.get("device_name", "GPU")] * len(devices)
 
 
 def _described(experiment: Experiment) -> str:

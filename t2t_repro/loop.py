@@ -5,8 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 
@@ -17,9 +16,13 @@ from tqdm import tqdm
 from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from pipelines.prepared import Prepared
+from t2t_repro import cost
 from t2t_repro.checkpoints import Checkpoints
 from t2t_repro.cluster import Agreement, Cluster
 from t2t_repro.config import Config
+from t2t_repro.interval import Interval
+from t2t_repro.machine import matmul_gflops
+from t2t_repro.strategy import device_names
 from t2t_repro.trainer import Trainer
 
 Report = Callable[[int, dict[str, float]], None]  # (step, {name: value})
@@ -27,23 +30,6 @@ Report = Callable[[int, dict[str, float]], None]  # (step, {name: value})
 
 class Stopped(Exception):
     """Training was stopped by Ctrl-C or SIGTERM, after a checkpoint."""
-
-
-@dataclass
-class Interval:
-    """What happened since the last TensorBoard point."""
-
-    sums: list[tf.Tensor] = field(default_factory=list)  # of Trainer.step; not waited for
-    began: float = field(default_factory=time.monotonic)
-
-    def values(self) -> dict[str, float]:
-        """Means per target token, target tokens a second."""
-        smoothed, unsmoothed, tokens = np.sum([s.numpy() for s in self.sums], axis=0)
-        return {
-            "loss": float(smoothed / tokens),
-            "perplexity": float(np.exp(unsmoothed / tokens)),
-            "target_tokens_per_s": float(tokens / (time.monotonic() - self.began)),
-        }
 
 
 class Loop:
@@ -56,7 +42,8 @@ class Loop:
         config: The run's configuration.
         data: The training pairs.
         checkpoint_dir: <work directory>/checkpoints.
-        report: Called every `log_steps` with loss, perplexity, learning rate, tokens a second.
+        report: Called every `log_steps` with what `Interval.values` gives and the learning rate,
+            and after each checkpoint with the seconds that it took, and its dev scores.
         validate: Called with the step after each checkpoint.
     """
 
@@ -122,6 +109,14 @@ class Loop:
             self._train(step, bar, received)
         self.cluster.wait()  # for the chief's last dev scores
 
+    @cached_property
+    def peak_tflops(self) -> float:
+        """Of all devices: by the data sheet of a known GPU, else of a product 1,024 wide here."""
+        precision, devices = self.config.train.precision, device_names(self.trainer.strategy)
+        if known := cost.sustained(devices[0], precision):
+            return known.tflops * len(devices) * self.cluster.size
+        return matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3 * self.cluster.size
+
     def _check_place(self, step: int) -> None:
         """Raises BadInput unless all workers go on from one step and train on the same pairs."""
         mine = [step, *self.position.numpy(), len(self.batching.prepared)]
@@ -142,8 +137,7 @@ class Loop:
         train, interval, saved = self.config.train, Interval(), time.monotonic()
         batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
-            source, target = next(batches)
-            interval.sums.append(self.trainer.step(source, target))
+            interval.sums.append(self.trainer.step(*interval.fetch(batches)))
             step += 1
             bar.update()
             stopped, late = agreed(bool(received), self._is_late(saved))
@@ -152,11 +146,15 @@ class Loop:
                 self._log(step, interval, bar)
                 interval = Interval()
             if due:
+                began = time.monotonic()
                 self.cluster.by_chief(partial(self.checkpoints.save, step))
+                written = time.monotonic()
                 if stopped and step < train.train_steps:
                     raise Stopped
                 self.validate(step)
                 saved, interval = time.monotonic(), Interval()
+                spent = {"checkpoint_s": written - began, "dev_scores_s": saved - written}
+                self.report(step, spent)
                 agreed.forget()
 
     def _is_counted(self, step: int) -> bool:
@@ -175,7 +173,9 @@ class Loop:
         return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
     def _log(self, step: int, interval: Interval, bar: tqdm) -> None:
-        values = interval.values()  # waits for the steps
+        model = self.trainer.model
+        rows = model.embedding.matrix.shape[0]
+        values = interval.values(model.config, rows, self.peak_tflops)  # waits for the steps
         self.seconds.assign_add(time.monotonic() - interval.began)
         if not np.isfinite(values["loss"]):
             raise BadInput(

@@ -18,13 +18,14 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def matmul_gflops(dtype: str, repeats: int) -> float:
+def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
     """Of a product of two square matrices, `MATRIX` wide: as fast as the arithmetic gets."""
     import tensorflow as tf
 
-    matrix = tf.cast(tf.random.normal((MATRIX, MATRIX)), dtype)
+    width = width or MATRIX
+    matrix = tf.cast(tf.random.normal((width, width)), dtype)
     seconds = median_seconds(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
-    return 2 * MATRIX**3 / seconds / 1e9
+    return 2 * width**3 / seconds / 1e9
 
 
 def read_gb_per_s(repeats: int) -> float:

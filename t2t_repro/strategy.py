@@ -34,6 +34,16 @@ def default_strategy() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
 
 
+def device_names(strategy: tf.distribute.Strategy) -> list[str]:
+    """Of the GPUs that a worker uses, as their driver names them; else "CPU"."""
+    devices = strategy.extended.worker_devices
+    if not all("GPU" in device for device in devices):
+        return ["CPU"]
+    (first, *_) = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(first)
+    return [details.get("device_name", "GPU")] * len(devices)
+
+
 def _join(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tf.distribute.Strategy:
     """The strategy of several workers, once they are all there."""
     jobs = resolver.cluster_spec().as_dict()

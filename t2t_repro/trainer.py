@@ -109,13 +109,17 @@ class Trainer:
         return tf.pad(batch, [[0, missing], [0, 0]], constant_values=PAD)
 
     def _mine(self, source: tf.Tensor, target: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """The rows of one part of this replica's: every (replicas * parts)-th."""
-        context = tf.distribute.get_replica_context()
-        replicas = context.num_replicas_in_sync
-        first = context.replica_id_in_sync_group + part * replicas
-        return source[first :: replicas * self.parts], target[first :: replicas * self.parts]
+        """The rows of one part of this replica's."""
+        return my_rows(source, part, self.parts), my_rows(target, part, self.parts)
 
     def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
         """exp(cross-entropy per piece), without label smoothing, as in Table 3."""
         _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
         return float(np.exp(unsmoothed / tokens))
+
+
+def my_rows(batch: tf.Tensor, part: Any = 0, parts: int = 1) -> tf.Tensor:
+    """Rows [b, n] of a part of this replica's: every (replicas * parts)-th."""
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync
+    return batch[context.replica_id_in_sync_group + part * replicas :: replicas * parts]

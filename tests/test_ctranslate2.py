@@ -171,7 +171,12 @@ def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
     example = {}
     exec(code.replace('device="cpu"', 'device="cpu", intra_threads=1'), example)
     theirs = example["translate"](lines)
-    same = [their == our.translation for their, our in zip(theirs, ours, strict=True)]
+    same = [
+        their == our.translation
+        for their, our in zip(theirs, ours, strict=True)
+        if our.translation  # EOS alone, which they look at only if it is among those four
+    ]
+    assert len(same) > 100
     assert np.mean(same) >= 0.97
     assert len(set(theirs)) > 100
 

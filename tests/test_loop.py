@@ -74,7 +74,8 @@ class Run:
     seconds: float = 0.0  # of training, over all starts
 
     def report(self, step, values):
-        self.reports.append((step, values))
+        if "loss" in values:  # not those of checkpoints
+            self.reports.append((step, values))
 
 
 def train(data, directory, seed=1, stop_at=None, **changes):
@@ -322,6 +323,12 @@ def events(finished):
         ("train/perplexity", [1, 2, 3], 50, 3000),
         ("train/learning_rate", [1, 2, 3], 1e-6, 1e-2),
         ("train/target_tokens_per_s", [1, 2, 3], 1, 1e7),
+        ("train/tflops", [1, 2, 3], 1e-9, 10),
+        ("train/peak_share", [1, 2, 3], 1e-9, 1),
+        ("train/padding_share", [1, 2, 3], 0, 0.5),
+        ("train/input_share", [1, 2, 3], 0, 1),
+        ("train/checkpoint_s", [2, 3], 1e-3, 60),
+        ("train/dev_scores_s", [2, 3], 1e-2, 60),
         ("dev/perplexity", [2, 3], 50, 3000),
         ("dev/sacrebleu", [2, 3], 0, 100),
     ],

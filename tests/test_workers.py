@@ -125,10 +125,14 @@ def saved_steps(workdir):
 
 
 def state(workdir):
-    """All values of the newest checkpoint, but for the number of those before."""
+    """All values of the newest checkpoint, but for how many there were and how long it took."""
     reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
     names = [name for name in reader.get_variable_to_shape_map() if ".ATTRIBUTES/V" in name]
-    return {name: reader.get_tensor(name) for name in names if "save_counter" not in name}
+    return {
+        name: reader.get_tensor(name)
+        for name in names
+        if not name.startswith(("save_counter", "seconds"))
+    }
 
 
 # The same run
@@ -243,11 +247,11 @@ from t2t_repro.strategy import default_strategy
 
 strategy = default_strategy()
 import tensorflow as tf
-from t2t_repro.trainer import _my_rows
+from t2t_repro.trainer import my_rows
 
 cluster = Cluster(strategy)
 batches = [np.arange(rows * 2).reshape(rows, 2) + 100 * rows for rows in (1, 2, 7)]
-rows = tf.function(lambda batch: strategy.run(_my_rows, [batch]))
+rows = tf.function(lambda batch: strategy.run(my_rows, [batch]))
 seen = [row for batch in batches for row in rows(tf.constant(batch)).numpy().tolist()]
 found = {"index": cluster.index, "names": cluster.names, "rows": seen}
 found["shared"] = cluster.share(cluster.index, 2**40 + cluster.index).numpy().tolist()
