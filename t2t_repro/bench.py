@@ -29,11 +29,6 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--account", action="store_true", help="train: also what the step spends where"
     )
-    flags.add_argument(
-        "--paper_batch",
-        action="store_true",
-        help="train --backend=jax: the paper's batch, base and big, also where there is no GPU",
-    )
     flags.add_argument("--problem", default="toy_ende", help="input: whose text")
     flags.add_argument(
         "--pairs", type=int, default=0, help="input: draw so many from the text; 0: as it is"
@@ -70,8 +65,6 @@ def _check_train(given: argparse.Namespace) -> None:
         raise BadInput("--backend, --account: only for train")
     if given.account and given.backend == "jax":
         raise BadInput("--account: only for --backend=tensorflow")
-    if given.paper_batch and given.backend != "jax":
-        raise BadInput("--paper_batch: only for train --backend=jax")
     if given.backend == "jax" and importlib.util.find_spec("jax") is None:
         raise BadInput("--backend=jax: JAX is not there; pip install jax, with CUDA jax[cuda13]")
 
@@ -90,7 +83,7 @@ def bench_train(given: argparse.Namespace) -> Iterator[Row]:
         os.environ["KERAS_BACKEND"] = "jax"  # read at Keras's import
         from t2t_repro import bench_jax
 
-        return bench_jax.rows(given.repeats, given.paper_batch)
+        return bench_jax.rows(given.repeats)
     from t2t_repro import bench_train
 
     return bench_train.rows(given.repeats, given.account)

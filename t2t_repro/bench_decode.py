@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from t2t_repro import config
+from t2t_repro import config, cost
 from t2t_repro.machine import matmul_gflops, median_seconds, read_gb_per_s
 from t2t_repro.op_times import op_times
 
@@ -78,10 +78,9 @@ class Floors(typing.NamedTuple):
 
 
 def _floors_ms(precision: str, repeats: int) -> Floors:
-    """By the decoder's matrices: four of self-attention, two of attention over the source."""
-    model, dtype = config.Model(), precision.removeprefix("mixed_")
-    layer = 6 * model.d_model**2 + 2 * model.d_model * model.d_ff
-    weights = model.num_layers * layer + ROWS * model.d_model  # 38.4M at base size
+    """By the matrices that act on a position of the target."""
+    dtype = precision.removeprefix("mixed_")
+    weights = cost.matrix_weights(config.Model(), ROWS).target  # 38.4M at base size
     size = {"float32": 4, "bfloat16": 2}[dtype]
     return Floors(
         weights * size / read_gb_per_s(repeats) / 1e6,

@@ -271,23 +271,12 @@ def make_decoder(
     def decode(source: Any) -> tuple[Any, Any]:
         source_mask = padding_mask(source)
         lengths = _lengths(source, source_mask, config.max_extra_length, forced_length)
+        # Arrays cannot grow where shapes are fixed: in JAX, and when XLA compiles.
+        grows = not isinstance(lengths.room, int)
+        keys = lengths.room * (0 if grows else config.beam_size)
         with model.weights_read_once():
-            memory = model.memory(model.encode(source, source_mask))
-            logits_of = model.embedding.output_map(_bias(producible))
-
-            # Arrays cannot grow where shapes are fixed: in JAX, and when XLA compiles.
-            grows = not isinstance(lengths.room, int)
-            keys = lengths.room * (0 if grows else config.beam_size)
-
-            def step(tokens: Any, slots: Any, position: Any, cache: Any) -> tuple[Any, Any]:
-                x, cache = model.decode_step(
-                    tokens, memory, source_mask, slots, cache, position, grows
-                )
-                logits = logits_of(x)  # [b * m, v]
-                return ops.reshape(logits, (-1, config.beam_size, logits.shape[-1])), cache
-
             return beam_search(
-                step,
+                _step_of(model, source, source_mask, _bias(producible), grows),
                 model.empty_cache(ops.shape(source)[0], keys),
                 lengths,
                 beam_size=config.beam_size,
@@ -297,6 +286,19 @@ def make_decoder(
             )
 
     return decode
+
+
+def _step_of(model: Any, source: Any, source_mask: Any, bias: np.ndarray, grows: bool) -> Step:
+    """The step function of a model that has read the source."""
+    memory = model.memory(model.encode(source, source_mask))
+    logits_of = model.embedding.output_map(bias)
+
+    def step(tokens: Any, slots: Any, position: Any, cache: Any) -> tuple[Any, Any]:
+        x, cache = model.decode_step(tokens, memory, source_mask, slots, cache, position, grows)
+        logits = logits_of(x)  # [b * m, v]
+        return ops.reshape(logits, (-1, tokens.shape[1], logits.shape[-1])), cache
+
+    return step
 
 
 def _lengths(source: Any, source_mask: Any, max_extra: int, forced: int | None) -> Lengths:

@@ -46,8 +46,8 @@ def _summed(logits: Any, target: Any, weights: Any) -> Any:
 
     logits [n, v], target and weights [n]. The gradient is written out, because it is short, and
     because what differentiation makes of the forward pass goes over n x v numbers a dozen times
-    more: a step of the tiny model took 441 ms with it and takes 396 so. One array of that size is
-    kept, the softmax.
+    more: a step of the tiny model of `bench train` took 441 ms with it and takes 389. One array of
+    that size is kept, the softmax.
     """
     rows = logits.shape[-1]
 

@@ -19,7 +19,7 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
-    """Of a product of two square matrices, `MATRIX` wide: as fast as the arithmetic gets."""
+    """Of a product of two square matrices, `width` or `MATRIX` wide: as fast as it gets."""
     import tensorflow as tf
 
     width = width or MATRIX

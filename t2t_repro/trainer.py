@@ -64,7 +64,7 @@ class Trainer:
 
         def update() -> tf.Tensor:
             gradients, sums = self._gradients(*self._mine(source, target, 0), tokens)
-            if self.parts > 1:
+            if self.parts > 1:  # else the gradient would be traced twice
                 for part in tf.range(1, self.parts):
                     more, more_sums = self._gradients(*self._mine(source, target, part), tokens)
                     gradients = [one + other for one, other in zip(gradients, more, strict=True)]
@@ -84,6 +84,7 @@ class Trainer:
             sums = cross_entropy(logits, target, self.label_smoothing)
             loss = sums[0] / tokens
         gradients = tape.gradient(loss, self.model.trainable_variables)
+        # That of a learned table of positions comes as rows of it, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 
     @tf.function(input_signature=_BATCH)

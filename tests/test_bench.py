@@ -64,7 +64,6 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
         (["decode", "--account"], "--backend, --account: only for train"),
         (["input", "--backend=jax"], "--backend, --account: only for train"),
         (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
-        (["train", "--paper_batch"], "--paper_batch: only for train --backend=jax"),
     ],
 )
 def test_flags_of_train_that_do_not_go_with_the_rest(arguments, message):
