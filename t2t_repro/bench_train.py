@@ -9,6 +9,7 @@ about 2 % more for base.
 import dataclasses
 import itertools
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from pipelines.batching import Batching
 from pipelines.prepared import MANIFEST, Prepared, shard_files
-from t2t_repro import config, cost
+from t2t_repro import config, cost, memory
 from t2t_repro.machine import matmul_gflops, median_seconds
 
 Row = dict[str, float | int | str]
@@ -145,7 +146,8 @@ def _account(
     for those without. `dropout_ms`: less by that without dropout. `vocabulary_ms`: less by that
     with a vocabulary of 128; the output matrix' products, which `output_products_ms` has at the
     large one's speed, its update, and the loss. `pipeline_ms`: less by that with a batch at hand.
-    `optimizer_ms`: Adam by itself, on gradients at hand. `padding_share`: of the batches.
+    `optimizer_ms`: Adam by itself, on gradients at hand. `padding_share`: of the batches. And
+    memory, see `_memory`.
     """
 
     def without(**changes: Any) -> float:
@@ -164,7 +166,7 @@ def _account(
     cells = sum(side.shape[0] * side.shape[1] for side in batch)
     tokens = sum(int(np.count_nonzero(side)) for side in batch)
     no_dropout = dataclasses.replace(workload.model, dropout=0.0)
-    return {
+    return _memory(workload, precision) | {
         "products_ms": workload.flops / matmul / 1e6,
         "attention_ms": attention / matmul / 1e6,
         "dropout_ms": without(model=no_dropout),
@@ -173,6 +175,20 @@ def _account(
         "pipeline_ms": (seconds - at_hand) * 1e3,
         "optimizer_ms": median_seconds(_updates(training), repeats) * 1e3,
         "padding_share": 1 - tokens / cells,
+    }
+
+
+def _memory(workload: Workload, precision: str) -> Row:
+    """Bytes of memory by which each token of a side adds to a step's, from half a batch on."""
+    model, rows, train = workload.model, workload.rows, config.Train(precision=precision)
+    sizes = (workload.batch // 2, workload.batch)
+    shapes = [(pairs, workload.length, workload.length) for pairs in sizes]
+    half, whole = (memory.try_step(model, rows, train, shape) or math.nan for shape in shapes)
+    less, more = (memory.predicted(model, rows, precision, shape) for shape in shapes)
+    tokens = (sizes[1] - sizes[0]) * workload.length
+    return {
+        "bytes_per_token": (whole - half) / tokens,
+        "predicted_bytes_per_token": (more - less) / tokens,
     }
 
 

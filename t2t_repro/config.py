@@ -21,24 +21,9 @@ from typing import Any
 import yaml
 
 from pipelines.errors import BadInput
-from t2t_repro.values import from_text, setting_value
+from t2t_repro.values import from_text, setting, setting_value
 
-
-def setting(
-    default: Any,
-    text: str,
-    *,
-    low: float | None = None,
-    below: float | None = None,
-    among: tuple[str, ...] = (),
-    may_change: bool = False,
-) -> Any:
-    """A hyperparameter: default, help text, least value, bound, choices; see `values`.
-
-    `may_change` marks what a run may change when it resumes; all else is what the run is.
-    """
-    metadata = {"help": text, "low": low, "below": below, "among": among, "may_change": may_change}
-    return dataclasses.field(default=default, metadata=metadata)
+AUTO = 0  # of max_tokens_per_replica
 
 
 @dataclass(frozen=True)
@@ -130,6 +115,14 @@ class Train:
         low=1,
         may_change=True,
     )
+    max_tokens_per_replica: int | None = setting(
+        None,
+        "most tokens of a side that a replica takes at once; its share then comes in more parts; "
+        "auto: as many as its memory holds, which is tried",
+        low=0,
+        words={"auto": AUTO},
+        may_change=True,
+    )
     precision: str = setting(
         "float32", "of the matrix products", among=("float32", "mixed_bfloat16")
     )
@@ -147,8 +140,12 @@ class Train:
     keep_checkpoints: int = setting(20, "checkpoints kept, the last ones", low=1, may_change=True)
     log_steps: int = setting(100, "updates between TensorBoard points", low=1, may_change=True)
     eval_sentences: int = setting(
-        1000, "dev sentences translated at each checkpoint, for BLEU", low=0, may_change=True
+        1000, "dev sentences translated at a checkpoint, for BLEU", low=0, may_change=True
     )
+    eval_share: float = setting(
+        0.02, "most of the time that dev scores may take; not counting the last", low=0,
+        may_change=True,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -194,15 +194,24 @@ def prepare(config: Config, workdir: Path, beam_options: list[str] | None) -> No
     _save_config(config, workdir)
 
 
-def train(experiment: Experiment) -> None:
-    """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`."""
+def train(experiment: Experiment, parts: int = 1) -> None:
+    """Trains to `train_steps`, or goes on from the newest checkpoint; see `Loop.run`.
+
+    Args:
+        experiment: The run.
+        parts: How many a replica makes of its share of a batch, unless `accumulate` is more.
+    """
     config, corpus = experiment.config, experiment.corpus
     data, dev = corpus.train(), corpus.held_out("dev", experiment.workdir / "prepared")
     if not corpus.made:
         _save_config(config, experiment.workdir)
     if experiment.cluster.is_chief:
         print(f"model: {_described(experiment)}", file=sys.stderr)
-    trainer = Trainer(experiment.model, config.train, experiment.strategy)
+    parts = max(parts, config.train.accumulate)
+    if parts > 1 and experiment.cluster.is_chief:
+        print(f"each replica takes its share of a batch in {parts} parts", file=sys.stderr)
+    in_parts = replace(config.train, accumulate=parts)
+    trainer = Trainer(experiment.model, in_parts, experiment.strategy)
     validation = Validation(
         config, experiment.problem, trainer, experiment.translator(), dev, experiment.workdir
     )

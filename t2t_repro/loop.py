@@ -44,7 +44,8 @@ class Loop:
         checkpoint_dir: <work directory>/checkpoints.
         report: Called every `log_steps` with what `Interval.values` gives and the learning rate,
             and after each checkpoint with the seconds that it took, and its dev scores.
-        validate: Called with the step after each checkpoint.
+        validate: Called with the step after a checkpoint, if these calls have taken less than
+            `eval_share` of the time since the start, and after the last one.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class Loop:
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
         # Of training, over all starts; without checkpoints, dev scores and what a kill has undone.
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        self.began = time.monotonic()  # of this start
+        self.validating = 0.0  # seconds of it
         self.checkpoints = Checkpoints(
             checkpoint_dir,
             config.train.keep_checkpoints,
@@ -135,6 +138,7 @@ class Loop:
 
     def _train(self, step: int, bar: tqdm, received: list[int]) -> None:
         train, interval, saved = self.config.train, Interval(), time.monotonic()
+        self.began = saved
         batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
             interval.sums.append(self.trainer.step(*interval.fetch(batches)))
@@ -151,11 +155,20 @@ class Loop:
                 written = time.monotonic()
                 if stopped and step < train.train_steps:
                     raise Stopped
-                self.validate(step)
+                if self._affords_scores(step):
+                    self.validate(step)
                 saved, interval = time.monotonic(), Interval()
+                self.validating += saved - written
                 spent = {"checkpoint_s": written - began, "dev_scores_s": saved - written}
                 self.report(step, spent)
                 agreed.forget()
+
+    def _affords_scores(self, step: int) -> bool:
+        """Whether the time allows for dev scores: by the chief's clock."""
+        train, elapsed = self.config.train, time.monotonic() - self.began
+        affords = step == train.train_steps or self.validating < train.eval_share * elapsed
+        (chiefs, *_), *_ = self.cluster.share(affords).numpy()
+        return bool(chiefs)
 
     def _is_counted(self, step: int) -> bool:
         """Whether it is time for a checkpoint, by steps.

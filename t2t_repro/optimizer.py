@@ -6,9 +6,9 @@ from t2t_repro.config import Train
 from t2t_repro.schedule import NoamSchedule
 
 
-def make_optimizer(config: Train, d_model: int) -> keras.optimizers.Optimizer:
-    """Adam with the paper's constants and schedule (5.3)."""
+def make_optimizer(
+    config: Train, d_model: int, adam: type[keras.optimizers.Adam] = keras.optimizers.Adam
+) -> keras.optimizers.Optimizer:
+    """Adam with the paper's constants and schedule (5.3); `adam` is how it computes."""
     schedule = NoamSchedule(d_model, config.warmup_steps, config.learning_rate_scale)
-    return keras.optimizers.Adam(
-        schedule, beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon
-    )
+    return adam(schedule, beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)

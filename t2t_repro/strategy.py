@@ -34,6 +34,13 @@ def default_strategy() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
 
 
+def count_replicas() -> int:
+    """How many replicas `default_strategy` will have, without a device being used."""
+    jobs, *_ = _of_tf_config() or _of_slurm() or ({},)
+    gpus = tf.config.list_physical_devices("GPU")
+    return max(1, sum(map(len, jobs.values()))) * max(1, len(gpus))
+
+
 def device_names(strategy: tf.distribute.Strategy) -> list[str]:
     """Of the GPUs that a worker uses, as their driver names them; else "CPU"."""
     devices = strategy.extended.worker_devices

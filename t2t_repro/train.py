@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from pipelines.errors import BadInput
 from t2t_repro import command, config
 
 
@@ -22,6 +23,8 @@ def main() -> None:
         return _list_variants()
     run = command.run_of(given)  # before the slow import
     command.quiet_tensorflow()
+    import tensorflow as tf
+
     from t2t_repro import experiment
     from t2t_repro.checkpoints import last_step
     from t2t_repro.cluster import Cluster, WorkerGone
@@ -29,13 +32,20 @@ def main() -> None:
     from t2t_repro.strategy import default_strategy
 
     try:
+        parts = _parts(run)
         cluster = Cluster(default_strategy())
         with cluster.watched():
             resolved = experiment.begin_together(*run, cluster)
-            experiment.train(experiment.build(resolved, run.workdir, cluster.strategy))
+            most = int(cluster.share(parts).numpy().max())
+            experiment.train(experiment.build(resolved, run.workdir, cluster.strategy), most)
     except Stopped:
         print("stopped; the state is saved, the same command goes on from it", file=sys.stderr)
         sys.exit(1)
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        raise BadInput(
+            f"too little memory on a device ({str(error).splitlines()[0]}); the same command "
+            "with --max_tokens_per_replica=auto goes on, and takes batches in parts that fit"
+        ) from None
     except WorkerGone as error:
         step = last_step(run.workdir / "checkpoints")
         print(
@@ -47,6 +57,19 @@ def main() -> None:
     if cluster.is_chief:
         done = f"trained; now: python -m t2t_repro.evaluate --workdir={run.workdir}"
         print(done, file=sys.stderr)
+
+
+def _parts(run: command.Run) -> int:
+    """Into how many parts a replica divides its share; before a device is used, so it can try."""
+    from t2t_repro import experiment
+    from t2t_repro.memory import parts_of_batch
+    from t2t_repro.strategy import count_replicas
+
+    try:
+        resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
+    except (BadInput, OSError):
+        return 1  # the same is told later, to all workers
+    return parts_of_batch(resolved, count_replicas())
 
 
 def _list_variants() -> None:

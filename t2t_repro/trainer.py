@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from t2t_repro.attention import PAD
 from t2t_repro.config import Train
+from t2t_repro.fused_adam import FusedAdam
 from t2t_repro.loss import cross_entropy
 from t2t_repro.optimizer import make_optimizer
 from t2t_repro.transformer import Transformer
@@ -35,7 +36,7 @@ class Trainer:
         if config.xla:
             self._gradients = tf.function(self._gradients_of, jit_compile=True)
         with strategy.scope():
-            self.optimizer = make_optimizer(config, model.config.d_model)
+            self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
             self.optimizer.build(model.trainable_variables)
 
     def part_dropout(self) -> None:

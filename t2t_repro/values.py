@@ -1,11 +1,30 @@
-"""A hyperparameter's value: from YAML or a flag to the field's type, within the field's bounds."""
+"""A hyperparameter, and its value from YAML or a flag: of its type, within its bounds."""
 
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines.errors import BadInput
+
+
+def setting(
+    default: Any,
+    text: str,
+    *,
+    low: float | None = None,
+    below: float | None = None,
+    among: tuple[str, ...] = (),
+    words: Mapping[str, Any] = types.MappingProxyType({}),
+    may_change: bool = False,
+) -> Any:
+    """A hyperparameter: default, help text, least value, bound, choices, words for values.
+
+    `may_change` marks what a run may change when it resumes; all else is what the run is.
+    """
+    metadata = {"help": text, "low": low, "below": below, "among": among, "words": words}
+    return dataclasses.field(default=default, metadata=metadata | {"may_change": may_change})
 
 
 def from_text(hint: Any, text: str) -> Any:
@@ -25,7 +44,7 @@ def setting_value(field: dataclasses.Field, hint: Any, value: Any, origin: str) 
     """`value` as the field's type, within its bounds; only harmless conversions are made.
 
     Args:
-        field: Made by `config.setting`.
+        field: Made by `setting`.
         hint: Its type.
         value: As YAML or `from_text` gives it.
         origin: Where it was found, for the message.
@@ -36,9 +55,11 @@ def setting_value(field: dataclasses.Field, hint: Any, value: Any, origin: str) 
     kind, optional = _kind(hint)
     if optional and value in (None, "none", "None"):
         return None
-    converted = _convert(kind, value)
+    words = field.metadata["words"]
+    converted = _convert(kind, words.get(value, value) if isinstance(value, str) else value)
     if converted is None:
-        raise BadInput(f"{origin}: {field.name}: wanted {_wanted(kind)}, got {value!r}")
+        wanted = " or ".join([_wanted(kind), *words])
+        raise BadInput(f"{origin}: {field.name}: wanted {wanted}, got {value!r}")
     _check(field, converted, origin)
     return converted
 

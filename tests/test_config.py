@@ -334,6 +334,8 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "keep_checkpoints",
         "log_steps",
         "eval_sentences",
+        "eval_share",
+        "max_tokens_per_replica",
     }
     assert decode <= free
 

@@ -159,9 +159,12 @@ def test_every_pair_is_seen_once_an_epoch(data, epoch, uninterrupted):
         assert seen == sorted([piece for piece in row if piece] for row in sources.tolist())
 
 
-def test_checkpoints_by_steps_are_validated(data, tmp_path):
-    run = train(data, tmp_path, train_steps=7, checkpoint_steps=3)
-    assert saved_steps(tmp_path) == run.validated == [3, 6, 7]
+# 1e-9: the first dev scores have taken more than that, however little they do here.
+@pytest.mark.parametrize(("share", "scored"), [(1.0, [3, 6, 7]), (1e-9, [3, 7]), (0.0, [7])])
+def test_checkpoints_by_steps_are_validated_while_there_is_time(data, tmp_path, share, scored):
+    run = train(data, tmp_path, train_steps=7, checkpoint_steps=3, eval_share=share)
+    assert saved_steps(tmp_path) == [3, 6, 7]
+    assert run.validated == scored
 
 
 def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
