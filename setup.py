@@ -30,7 +30,7 @@ setup(
     # configs/ is data: it lies beside the packages in a checkout, inside t2t_repro in a wheel.
     packages=[*find_packages(include=["t2t_repro", "pipelines"]), "t2t_repro.configs"],
     package_dir={"t2t_repro.configs": "configs"},
-    package_data={"t2t_repro.configs": ["*.yaml"]},
+    package_data={"t2t_repro.configs": ["*.yaml"], "t2t_repro": ["*.html"]},
     install_requires=[
         # TensorFlow, its text operations and Keras go together: the versions that are tested.
         "tensorflow>=2.21,<2.22",
@@ -43,6 +43,7 @@ setup(
         "sentencepiece>=0.2.3,<0.3",  # learns the BPE; tensorflow-text only applies it
         "sacrebleu>=2.4,<3",
         "sacremoses>=0.1.1,<0.3",  # Moses tokenisation, for BLEU as the paper counted it
+        "matplotlib>=3.9",  # draws attention, for `visualize` and for TensorBoard
         "pyyaml>=6",
         "requests>=2",  # asks whether there is a network before TFDS's minutes of retries
         "tqdm>=4.60",

@@ -1,4 +1,4 @@
-"""Measure the speed of training, decoding and input on this machine.
+"""Measure the speed of training, decoding and input on this machine, and Tables 1 and 3 anew.
 
 Each figure is the median of several runs after a warm-up, in one process. The machine's own large
 matrix product is measured beside the training step, so that the share of it that a step reaches can
@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pipelines.errors import BadInput
@@ -29,10 +30,18 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--account", action="store_true", help="train: also what the step spends where"
     )
-    flags.add_argument("--problem", default="toy_ende", help="input: whose text")
+    flags.add_argument("--problem", default="toy_ende", help="input, table3: whose text")
     flags.add_argument(
         "--pairs", type=int, default=0, help="input: draw so many from the text; 0: as it is"
     )
+    table = flags.add_argument_group("table3")
+    table.add_argument("--minutes", type=float, default=5.0, help="that base trains")
+    table.add_argument("--updates", type=int, default=0, help="that base makes, instead of minutes")
+    table.add_argument(
+        "--divisor", type=int, default=4, help="of the paper's d_model, d_ff, d_k, d_v"
+    )
+    table.add_argument("--rows", default="all", help="of Table 3, such as base,C1")
+    table.add_argument("--workdir", type=Path, help="default: runs/table3_<problem>")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_settings(flags, ["data"])
     return flags
@@ -48,7 +57,8 @@ def main() -> None:
     if given.what not in _OF_TEXT and (settings := command.settings(given)):
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_OF_TEXT)}")
     _check_train(given)
-    if given.backend == "tensorflow":
+    _check_table3(given)
+    if given.backend == "tensorflow" and given.what != "table3":  # whose runs are other processes
         command.quiet_tensorflow()
     rows = []
     for row in BENCHES[given.what](given):
@@ -67,6 +77,18 @@ def _check_train(given: argparse.Namespace) -> None:
         raise BadInput("--account: only for --backend=tensorflow")
     if given.backend == "jax" and importlib.util.find_spec("jax") is None:
         raise BadInput("--backend=jax: JAX is not there; pip install jax, with CUDA jax[cuda13]")
+
+
+def _check_table3(given: argparse.Namespace) -> None:
+    """Raises BadInput for flags of `table3` that do not go with the rest, or cannot be."""
+    names = ("minutes", "updates", "divisor", "rows", "workdir")
+    defaults = parser().parse_args([given.what])
+    if given.what != "table3" and any(
+        getattr(given, name) != getattr(defaults, name) for name in names
+    ):
+        raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for table3")
+    if given.minutes <= 0 or given.updates < 0:
+        raise BadInput("--minutes, --updates: wanted more than 0")
 
 
 def _shown(value: Any) -> str:
@@ -117,13 +139,37 @@ def bench_vocabulary(given: argparse.Namespace) -> Iterator[Row]:
     )
 
 
+def bench_table1(given: argparse.Namespace) -> Iterator[Row]:
+    """Table 1's layers over n and d; see `bench_table1`."""
+    from t2t_repro import bench_table1
+
+    return bench_table1.rows(given.repeats)
+
+
+def bench_table3(given: argparse.Namespace) -> Iterator[Row]:
+    """Table 3's rows, trained small; see `bench_table3`."""
+    from t2t_repro import bench_table3
+
+    if given.divisor not in bench_table3.DIVISORS:
+        raise BadInput(f"--divisor: wanted one of {bench_table3.DIVISORS}, got {given.divisor}")
+    names = list(config.variants()) if given.rows == "all" else given.rows.split(",")
+    workdir = given.workdir or Path(f"runs/table3_{given.problem}")
+    settings = {"prepared_dir": str((workdir / "corpus").absolute())} | command.settings(given)
+    plan = bench_table3.Plan(given.problem, given.divisor, given.updates, settings)
+    for name in names:
+        plan._replace(updates=plan.updates or 1).config(name)  # mistakes are told before the work
+    return bench_table3.rows(names, workdir, bench_table3.planned(workdir, plan, given.minutes))
+
+
 BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "train": bench_train,
     "decode": bench_decode,
     "input": bench_input,
     "vocabulary": bench_vocabulary,
+    "table1": bench_table1,
+    "table3": bench_table3,
 }
-_OF_TEXT = ("input", "vocabulary")  # take the flags that name a text
+_OF_TEXT = ("input", "vocabulary", "table3")  # take the flags that name a text
 
 
 if __name__ == "__main__":

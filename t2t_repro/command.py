@@ -67,7 +67,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--variant",
         default=argparse.SUPPRESS,
-        help="row of Table 3, on top of the problem's own model (default: base)",
+        help="row of Table 3 or of the problem's own, on top of its model (default: base)",
     )
     parser.add_argument("--workdir", default=argparse.SUPPRESS, help="(default: runs/<problem>)")
     add_settings(parser, config.GROUPS)

@@ -1,9 +1,9 @@
 """Every hyperparameter, once: frozen dataclasses whose defaults are the paper's base model.
 
 A configuration is made of, later ones winning: these defaults, configs/<problem>.yaml, a row of
-configs/table3.yaml (`--variant`), what the problem's file says of that row, and flags. Names are
-unique over the four groups: a key in a YAML file, a field here and a flag of the commands are one
-and the same word.
+configs/table3.yaml (`--variant`), what the problem's file says of that row or of one of its own,
+and flags. Names are unique over the four groups: a key in a YAML file, a field here and a flag of
+the commands are one and the same word.
 
     >>> config = resolve("multi30k_ende", variant="big", overrides={"seed": 7})
     >>> config.model.d_model, config.train.train_steps
@@ -92,6 +92,8 @@ class Data:
     test_target_files: tuple[str, ...] = setting(
         (), "parallel_text: test text, target side", may_change=True
     )
+    extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
+    gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
     held_out_share: float = setting(
         0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
     )
@@ -190,7 +192,7 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
             yield group, field
 
 
-_VARIANTS = "variants"  # in a problem's file: {row of Table 3: what differs on this problem}
+_VARIANTS = "variants"  # in a problem's file: {row of Table 3 or of its own: what differs}
 _HEAD = ("problem", "variant")  # of a saved configuration, before the fields
 FIELDS = {field.name: field for _, field in fields()}
 _TYPES = {
@@ -211,35 +213,38 @@ def config_dir() -> Path:
 
 
 def problem_names() -> list[str]:
-    """Every problem has one file in configs/."""
-    return sorted(path.stem for path in config_dir().glob("*.yaml") if path.stem != "table3")
+    """Every problem has one file in configs/; the paper's tables are beside them."""
+    stems = {path.stem for path in config_dir().glob("*.yaml")}
+    return sorted(stem for stem in stems if not stem.startswith("table"))
 
 
-def variants() -> dict[str, dict[str, Any]]:
-    """Rows of Table 3 by name, each with what differs from base."""
-    return {name: row or {} for name, row in _read_yaml(config_dir() / "table3.yaml").items()}
+def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
+    """Rows of Table 3 by name, each with what differs from base; of a problem its own as well."""
+    table = {name: row or {} for name, row in _read_yaml(config_dir() / "table3.yaml").items()}
+    if problem is None:
+        return table
+    _check_problem(problem)
+    own = _read_yaml(config_dir() / f"{problem}.yaml").get(_VARIANTS, {})
+    return table | {name: table.get(name, {}) | row for name, row in own.items()}
 
 
 def resolve(
     problem: str, variant: str = "base", overrides: Mapping[str, Any] | None = None
 ) -> Config:
-    """Defaults, the problem's file, the variant's row, what the file says of it, `overrides`.
+    """Defaults, the problem's file, the variant's row and what the file adds to it, `overrides`.
 
     Raises:
         BadInput: an unknown problem, variant or key (names the nearest), or a value out of place.
     """
-    _check_problem(problem)
-    if variant not in variants():
+    known = variants(problem)
+    if variant not in known:
         raise BadInput(
-            f"unknown variant '{variant}'{nearest(variant, variants())} "
-            f"Variants: {', '.join(variants())}"
+            f"unknown variant '{variant}'{nearest(variant, known)} Variants: {', '.join(known)}"
         )
     path = config_dir() / f"{problem}.yaml"
-    own = _read_yaml(path)
-    rows = own.pop(_VARIANTS, {})
+    own = {name: value for name, value in _read_yaml(path).items() if name != _VARIANTS}
     values = _checked(own, str(path))
-    values |= _checked(variants()[variant], f"table3.yaml, row {variant}")
-    values |= _checked(rows.get(variant, {}), f"{path}, {_VARIANTS}: {variant}")
+    values |= _checked(known[variant], f"table3.yaml or {path}, variant {variant}")
     values |= _checked(overrides or {}, "flag")
     return _build(problem, variant, values)
 

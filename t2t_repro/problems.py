@@ -1,4 +1,4 @@
-"""A problem: where its sentence pairs come from, and how its translations are scored.
+"""A problem: where its sentence pairs come from, and how what the model makes of them is scored.
 
 The hyperparameters of a problem are in configs/<name>.yaml.
 """
@@ -6,12 +6,18 @@ The hyperparameters of a problem are in configs/<name>.yaml.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines import parallel_text, toy
-from t2t_repro import metrics
+from pipelines import linear_trees, parallel_text, toy, toy_parsing, treebank, trees
+from t2t_repro import brackets, metrics
 from t2t_repro.config import Config
 
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
+Finish = Callable[[str, str], str]
+
+
+def as_it_is(source: str, output: str) -> str:
+    """A translation needs no finish."""
+    return output
 
 
 @dataclass(frozen=True)
@@ -19,10 +25,12 @@ class Problem:
     """`examples(split, config)` yields {"source", "target"}; split is "train", "dev" or "test".
 
     `score(hypotheses, references, config)` gives numbers; the first one is the problem's main one.
+    `finish(source, output)` is what `translate` prints of what the model made of a line.
     """
 
     examples: Callable[[str, Config], Examples]
     score: Callable[[Sequence[str], Sequence[str], Config], Scores]
+    finish: Finish = as_it_is
 
 
 def _toy(split: str, config: Config) -> Examples:
@@ -63,11 +71,43 @@ def _parallel_text(split: str, config: Config) -> Examples:
     )
 
 
+def _wsj_parsing(split: str, config: Config) -> Examples:
+    data = config.data
+    return treebank.examples(
+        split,
+        data_dir=data.data_dir,
+        extra_tree_files=data.extra_tree_files,
+        gold_repeats=data.gold_repeats,
+    )
+
+
+def _toy_parsing(split: str, config: Config) -> Examples:
+    return toy_parsing.examples(split)
+
+
 def _bleu(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
     data = config.data
     return metrics.translation_scores(
         hypotheses, references, language=data.target_language, tokenized=data.tokenized
     )
+
+
+def _brackets(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
+    """Of bracketed trees, as in any system's files; or of a run's targets and outputs.
+
+    These hold no words, but both sides of a run are about the same ones: numbers stand for them. A
+    run's parse always has all words; it can fail only where it takes punctuation for a word, or a
+    word for punctuation, since EVALB deletes by tag.
+    """
+    if len(hypotheses) == len(references) and linear_trees.are_linear(references):
+        pairs = map(linear_trees.with_numbered_words, references, hypotheses)
+        references, hypotheses = zip(*pairs, strict=True)
+    return brackets.scores(hypotheses, references)
+
+
+def _tree(source: str, output: str) -> str:
+    """The whole tree with its words, in brackets."""
+    return trees.bracketed(linear_trees.restored(output, linear_trees.words_of(source)))
 
 
 PROBLEMS = {
@@ -76,4 +116,6 @@ PROBLEMS = {
     "wmt14_ende": Problem(_wmt14_ende, _bleu),
     "wmt14_enfr": Problem(_wmt14_enfr, _bleu),
     "parallel_text": Problem(_parallel_text, _bleu),
+    "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree),
+    "toy_parsing": Problem(_toy_parsing, _brackets, _tree),
 }

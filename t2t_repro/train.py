@@ -5,23 +5,27 @@ import os
 import sys
 
 from pipelines.errors import BadInput
-from t2t_repro import command, config
+from t2t_repro import command, table3
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags; every hyperparameter is one."""
     flags = command.Parser(prog="python -m t2t_repro.train", description=__doc__)
     command.add_run(flags)
-    flags.add_argument("--list_variants", action="store_true", help="print the rows and end")
+    flags.add_argument(
+        "--list_variants",
+        action="store_true",
+        help="print Table 3's rows, with --problem also its own, and end",
+    )
     return flags
 
 
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    if given.list_variants:
-        return _list_variants()
     run = command.run_of(given)  # before the slow import
+    if given.list_variants:
+        return _list_variants(run)
     command.quiet_tensorflow()
     import tensorflow as tf
 
@@ -72,9 +76,11 @@ def _parts(run: command.Run) -> int:
     return parts_of_batch(resolved, count_replicas())
 
 
-def _list_variants() -> None:
-    for name, row in config.variants().items():
-        print(f"{name:5} {', '.join(f'{key} {value}' for key, value in row.items()) or '-'}")
+def _list_variants(run: command.Run) -> None:
+    problem = run.problem or "wmt14_ende"  # the paper's
+    print(table3.heading(problem), file=sys.stderr)
+    for line in table3.listing(problem, run.overrides):
+        print(line)
 
 
 if __name__ == "__main__":

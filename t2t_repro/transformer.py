@@ -31,7 +31,8 @@ class EncoderLayer(keras.layers.Layer):
     """One of the N encoder layers: self-attention and feed-forward, each with add and norm.
 
     Args:
-        self_attention: any layer (x [b, s, d], attention_mask) -> [b, s, d].
+        self_attention: any layer (x [b, s, d], attention_mask) -> [b, s, d]; `layer_types` has the
+            contract, and those of Table 1.
         feed_forward: a layer x -> x.
         dropout: P_drop on each sub-layer's output.
     """
@@ -139,9 +140,12 @@ class Transformer(keras.Model):
         rows: rows of the shared matrix; None takes `config.embedding_rows`. 40,960 for the paper's
             models, which gives base its 65,110,016 trainable parameters.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
+        self_attention: for another layer than full self-attention in the encoder, such as those of
+            `layer_types`: what makes one, called with `name` and `dtype` for every encoder layer.
+            `attention` and exports to CTranslate2 are for full self-attention alone.
     """
 
-    def __init__(self, config, rows=None, dtype="float32", **kwargs):
+    def __init__(self, config, rows=None, dtype="float32", self_attention=None, **kwargs):
         super().__init__(dtype=dtype, name="transformer", **kwargs)
         self.config = config
         self.embedding = SharedEmbedding(
@@ -151,7 +155,10 @@ class Transformer(keras.Model):
         self.target_positions = self._positions("target_positions")
         self.source_dropout = keras.layers.Dropout(config.dropout, dtype=dtype)
         self.target_dropout = keras.layers.Dropout(config.dropout, dtype=dtype)
-        self.encoder = [self._encoder_layer(index) for index in range(config.num_layers)]
+        self.encoder = [
+            self._encoder_layer(index, self_attention or self._attention)
+            for index in range(config.num_layers)
+        ]
         self.decoder = [self._decoder_layer(index) for index in range(config.num_layers)]
         self.build((None, None))
 
@@ -161,9 +168,9 @@ class Transformer(keras.Model):
             return LearnedPositions(rows, self.config.d_model, dtype=policy, name=name)
         return SinusoidalPositions(dtype=policy, name=name)
 
-    def _encoder_layer(self, index):
+    def _encoder_layer(self, index, self_attention):
         return EncoderLayer(
-            self._attention("self_attention"),
+            self_attention(name="self_attention", dtype=self.dtype_policy),
             self._feed_forward(),
             self.config.dropout,
             dtype=self.dtype_policy,
@@ -171,16 +178,17 @@ class Transformer(keras.Model):
         )
 
     def _decoder_layer(self, index):
+        policy = self.dtype_policy
         return DecoderLayer(
-            self._attention("self_attention"),
-            self._attention("cross_attention"),
+            self._attention("self_attention", policy),
+            self._attention("cross_attention", policy),
             self._feed_forward(),
             self.config.dropout,
-            dtype=self.dtype_policy,
+            dtype=policy,
             name=f"decoder_{index}",
         )
 
-    def _attention(self, name):
+    def _attention(self, name, dtype):
         config = self.config
         return MultiHeadAttention(
             config.d_model,
@@ -188,7 +196,7 @@ class Transformer(keras.Model):
             config.d_k,
             config.d_v,
             config.attention_dropout,
-            dtype=self.dtype_policy,
+            dtype=dtype,
             name=name,
         )
 

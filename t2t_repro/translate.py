@@ -1,6 +1,11 @@
-"""Translate stdin to stdout, one output line for every input line, from a run or an export."""
+"""Translate stdin to stdout, one output line for every input line, from a run or an export.
+
+A run of a parsing problem writes a tree for every sentence, its words and punctuation marks
+separated by spaces as in the treebank.
+"""
 
 import argparse
+import itertools
 import sys
 import typing
 from collections.abc import Iterator
@@ -9,10 +14,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from pipelines import trees
 from pipelines.errors import BadInput
 from t2t_repro import command, config
 
 if typing.TYPE_CHECKING:
+    from t2t_repro.problems import Finish
     from t2t_repro.translator import Line, Translate
 
 
@@ -33,6 +40,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="write score<TAB>translation: log-probability over length penalty",
     )
+    flags.add_argument(
+        "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
+    )
     command.add_settings(flags, ["decode"])
     return flags
 
@@ -50,6 +60,7 @@ def main() -> None:
     if given.workdir:
         run = config.override(config.of_run(given.workdir), settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
+    finish = _finish(given)
     command.quiet_tensorflow()
     from t2t_repro.translator import nbest_lines, translate_lines
 
@@ -57,16 +68,32 @@ def main() -> None:
     # A person at the keyboard wants each answer at once.
     at_once = sys.stdin.isatty()
     window = 1 if at_once else 4096
+    sources, lines = itertools.tee(_lines())
     if given.nbest:
-        rows = nbest_lines(translate, _lines(), window)
+        rows = nbest_lines(translate, lines, window)
     else:
-        rows = ([line] for line in translate_lines(translate, _lines(), window))
+        rows = ([line] for line in translate_lines(translate, lines, window))
     for number, row in enumerate(_with_progress(rows, at_once), start=1):
+        source = next(sources)
         if row[0].cut:
             _note(f"line {number}: too long, its end was cut off")
         for line in row[: given.nbest]:
             score = f"{line.score:.4f}\t" if given.score else ""
-            print(f"{score}{line.translation}", flush=at_once)
+            found = line is row[0] or line.translation
+            text = finish(source, line.translation) if found else ""
+            print(f"{score}{text}", flush=at_once)
+
+
+def _finish(given: argparse.Namespace) -> "Finish":
+    """What makes a printed line of a source line and an output; an export has no problem to ask."""
+    from t2t_repro.problems import PROBLEMS, as_it_is
+
+    finish = PROBLEMS[config.of_run(given.workdir).problem].finish if given.workdir else as_it_is
+    if not given.pretty:
+        return finish
+    if finish is as_it_is:
+        raise BadInput("--pretty: wanted --workdir of a run that parses; only trees are indented")
+    return lambda source, output: trees.indented(trees.parse(finish(source, output)))
 
 
 def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.prepared import Prepared
+from t2t_repro.attention_figure import attention_figure
 from t2t_repro.cluster import Cluster
 from t2t_repro.config import Config
 from t2t_repro.problems import Problem
@@ -17,6 +18,7 @@ from t2t_repro.trainer import Trainer
 from t2t_repro.translator import Translator, translate_lines
 
 _SAMPLES = 5  # translations shown as text in TensorBoard
+_DRAWN_PIECES = 40  # at most, on each side of the pair whose attention is drawn
 
 
 class Validation:
@@ -54,12 +56,21 @@ class Validation:
         """The event file; none is made until there is something to write."""
         return tf.summary.create_file_writer(str(self.workdir))
 
+    @cached_property
+    def drawn(self) -> list[list[int]] | None:
+        """The ids of the first dev pair that is short enough to be drawn, the same at each step."""
+        for pair in self.pairs:
+            both = self.translator.vocabulary.encode([pair["source"], pair["target"]])
+            if max(map(len, both)) <= _DRAWN_PIECES:
+                return both
+        return None
+
     def report(self, step: int, values: dict[str, float]) -> None:
         """Training values: train/<name>."""
         self._write(step, {f"train/{name}": value for name, value in values.items()})
 
     def validate(self, step: int) -> None:
-        """Dev perplexity, BLEU of the current weights, and samples as text."""
+        """Dev perplexity, BLEU of the current weights, samples as text, attention as a picture."""
         batches = each_pair_once(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
         if not self.is_chief:
@@ -67,6 +78,8 @@ class Validation:
         if self.pairs:
             name, value = self._translate(step)
             values[f"dev/{name}"] = value
+        if self.drawn:
+            self._draw(step, *self.drawn)
         self._write(step, values)
         shown = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
         tqdm.write(f"step {step:,}: {shown}", file=sys.stderr)
@@ -80,6 +93,15 @@ class Validation:
             tf.summary.text("dev/samples", _table(lines, references, hypotheses))
         name, value = next(iter(self.problem.score(hypotheses, references, self.config).items()))
         return name, float(value)
+
+    def _draw(self, step: int, source: list[int], target: list[int]) -> None:
+        """Where each target piece's heads look in the source: how an alignment is learnt."""
+        from t2t_repro.attention_picture import picture  # takes half a second, by matplotlib
+
+        figure = attention_figure(self.trainer.model, self.translator.vocabulary, source, target)
+        image = tf.io.decode_png(picture(figure, figure.view("cross"), dpi=90))
+        with self.writer.as_default(step):
+            tf.summary.image("dev/attention", image[None])
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         if not self.is_chief:

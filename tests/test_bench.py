@@ -43,7 +43,7 @@ def test_input_prints_one_json_object():
 def test_flags_of_a_text_are_for_those_that_read_one():
     ended = bench("train", "--vocabulary_size=300")
     assert ended.returncode == 2
-    assert ended.stderr == "error: --vocabulary_size: only for input, vocabulary\n"
+    assert ended.stderr == "error: --vocabulary_size: only for input, vocabulary, table3\n"
 
 
 def test_repeats_below_one_are_refused():

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from t2t_repro import config
+from t2t_repro import config, cost
 
 # What a shell has; importing Keras, as other tests do, sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+TIMED = ("-X", "importtime")  # of Python: what is imported, on stderr
 COMMANDS = ("train", "evaluate", "translate", "export", "bench")
 
 
@@ -39,7 +40,7 @@ def refusal(command, *arguments):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_comes_without_the_slow_imports(command):
-    ended = run(command, "--help", python=("-X", "importtime"))
+    ended = run(command, "--help", python=TIMED)
     imported = {line.split("|")[-1].strip() for line in ended.stderr.splitlines()}
     assert "t2t_repro.config" in imported
     assert not imported & {"tensorflow", "keras", "tensorflow_text", "sentencepiece"}
@@ -59,6 +60,20 @@ def test_list_variants_prints_every_row():
     assert ended.returncode == 0
     assert [line.split()[0] for line in ended.stdout.splitlines()] == list(config.variants())
     assert "d_k 512, d_v 512" in ended.stdout
+    base, *_, big = (line.split() for line in ended.stdout.splitlines())
+    assert base[:5] == ["base", "65,110,016", "65", "4.92", "25.8"]
+    assert big[:5] == ["big", "218,300,416", "213", "4.33", "26.4"]
+    assert "unresolved" in ended.stderr
+
+
+def test_list_variants_counts_for_the_problem_and_the_flags():
+    ended = run("train", "--list_variants", "--problem=toy_ende", "--d_ff=20", python=TIMED)
+    imported = {line.split("|")[-1].strip() for line in ended.stderr.splitlines()}
+    assert not imported & {"tensorflow", "keras"}
+    resolved = config.resolve("toy_ende", "C1", {"d_ff": 20})
+    count = cost.trainable_parameters(resolved.model, resolved.data.vocabulary_size)
+    c1 = next(line.split() for line in ended.stdout.splitlines() if line.startswith("C1 "))
+    assert c1[1] == f"{count:,}"
 
 
 # Mistakes

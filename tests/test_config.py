@@ -126,6 +126,34 @@ def test_big_english_french_has_its_own_dropout():
     assert config.resolve("wmt14_enfr", "D2").model.dropout == 0.2
 
 
+def test_parsing_as_the_paper_says():
+    """Section 6.3; the rest is the base model's or, where it is not said, see the file."""
+    wsj, more = (flat(resolve("wsj_parsing", row)) for row in ("base", "semi_supervised"))
+    both = {"num_layers": 4, "d_model": 1024, "d_ff": 2048, "num_heads": 8, "alpha": 0.3}
+    both |= {"beam_size": 21, "max_extra_length": 300, "train_steps": 100_000}
+    assert wsj.items() >= (both | {"vocabulary_size": 16000}).items()
+    assert more.items() >= (both | {"vocabulary_size": 32000}).items()
+    assert min(wsj["attention_dropout"], wsj["dropout"]) > 0
+
+
+def test_rows_of_a_problem_are_its_own():
+    assert resolve("wsj_parsing", "semi_supervised").variant == "semi_supervised"
+    assert set(config.variants("wsj_parsing")) == {*config.variants(), "semi_supervised"}
+    assert config.variants("toy_ende") == config.variants()
+    assert config.variants("wmt14_enfr")["big"]["dropout"] == 0.1
+    message = refusal("toy_ende", "semi_supervised")
+    assert message.startswith("unknown variant 'semi_supervised'")
+    assert message.endswith("E, big")
+    assert "did you mean 'semi_supervised'" in refusal("wsj_parsing", "semi_superwised")
+
+
+def test_rows_of_a_problem_are_listed(capsys):
+    train._list_variants("wsj_parsing")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(config.variants("wsj_parsing"))
+    assert "vocabulary_size 32000" in lines[-1]
+
+
 def test_problem_files_list_only_what_differs():
     for name in config.problem_names():
         listed = config._read_yaml(config.config_dir() / f"{name}.yaml")

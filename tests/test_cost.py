@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_repro import cost
+from t2t_repro import config, cost, table3
 from t2t_repro.config import Model
 
 ROWS = 23
@@ -105,6 +105,25 @@ def test_positions_of_a_run_are_those_of_its_batches_one_after_the_other():
     seen = [(len(pairs), s, t) for epoch in range(3) for pairs, s, t in plan(epoch)]
     for steps in range(9):
         assert cost.trained_positions(plan, steps) == cost.positions(seen[:steps])
+
+
+# Trainable parameters
+
+
+@pytest.mark.parametrize("changes", [{}, {"learned_positions": 11}, {"num_layers": 1, "d_k": 2}])
+def test_parameters_are_those_of_the_model(build, changes):
+    model = build(**changes)
+    assert cost.trainable_parameters(model.config, ROWS) == model.count_params()
+
+
+def test_parameters_of_table_3():
+    """Each row that prints a number, with 40,960 rows of the matrix; big's 213 is unresolved."""
+    for name, printed in table3.printed().items():
+        count = table3.parameters(config.resolve("wmt14_ende", name))
+        millions = 65 if printed.millions is None else printed.millions
+        if name == "E":  # two tables of 1,024 positions, which the paper does not count
+            count -= 2 * 1024 * 512
+        assert round(count / 1e6) == (218 if name == "big" else millions), name
 
 
 # By the paper's formula

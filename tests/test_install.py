@@ -52,6 +52,7 @@ def test_content(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     expected = [
         *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("t2t_repro/*.py")),
+        "t2t_repro/attention_figure.html",
         *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("pipelines/*.py")),
         *(f"t2t_repro/configs/{path.name}" for path in ROOT.glob("configs/*.yaml")),
     ]
@@ -76,7 +77,7 @@ def test_list_variants(python):
     assert next(line for line in lines if line.startswith("big ")).count("d_model 1024") == 1
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "translate", "export"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "translate", "export", "visualize"])
 def test_help(python, command):
     text = python("-m", f"t2t_repro.{command}", "--help")
     assert f"usage: python -m t2t_repro.{command}" in text

@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("jax", reason="a dev extra")
 
-MODULES = ("attention", "layers", "transformer", "loss", "schedule", "decoding", "decoder")
+MODULES = (
+    *("attention", "layers", "layer_types", "transformer", "loss", "schedule", "decoding"),
+    "decoder",
+)
 
 
 def test_pure_files_pass_on_jax():

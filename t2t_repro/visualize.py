@@ -1,0 +1,107 @@
+"""Draw what the heads of a trained run look at, as in the paper's Figures 3 to 5."""
+
+import argparse
+import typing
+from pathlib import Path
+
+from pipelines.errors import BadInput
+from pipelines.vocabulary import EOS, Vocabulary
+from t2t_repro import command, config
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.attention_figure import AttentionFigure
+    from t2t_repro.experiment import Experiment
+
+_KINDS = ("encoder", "decoder", "cross")
+_MOST_PIECES = 200  # with EOS; a page of the base model has 12 MB then
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    flags = command.Parser(prog="python -m t2t_repro.visualize", description=__doc__)
+    flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
+    flags.add_argument("--sentence", required=True, help="the source")
+    flags.add_argument(
+        "--target", help="a translation to look at instead of the model's own", metavar="TEXT"
+    )
+    flags.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="F.html|F.png",
+        help="a page with everything to choose from, or a picture of one layer",
+    )
+    flags.add_argument(
+        "--kind",
+        choices=_KINDS,
+        default="encoder",
+        help="self-attention of the encoder or the decoder, or from the decoder to the source; for "
+        "a page, as all that follows, what it shows first",
+    )
+    flags.add_argument(
+        "--layer", type=int, metavar="N", help="from 1 (default: the paper's 5, or the last)"
+    )
+    flags.add_argument(
+        "--heads", type=int, nargs="+", metavar="N", help="from 1 (default: all of them)"
+    )
+    flags.add_argument(
+        "--word", help="show the attention of this word's first piece alone, as in Figure 3"
+    )
+    command.add_settings(flags, ["decode"])
+    return flags
+
+
+def main() -> None:
+    """Flags, then one call."""
+    given = parser().parse_args()
+    settings = command.settings(given)
+    if given.output.suffix not in (".html", ".png"):
+        raise BadInput(f"--output={given.output}: wanted a name that ends with .html or .png")
+    if not given.output.parent.is_dir():
+        raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
+    config.of_run(given.workdir)  # a mistake is told before the slow import
+    command.quiet_tensorflow()
+    from t2t_repro import experiment
+
+    run = experiment.restore(given.workdir, settings)
+    figure = _figure(run, given.sentence, given.target)
+    view = figure.view(given.kind, given.layer, given.heads, given.word)
+    if given.output.suffix == ".html":
+        given.output.write_text(figure.html(view, _described(run.config)), encoding="utf-8")
+    else:
+        from t2t_repro.attention_picture import picture
+
+        given.output.write_bytes(picture(figure, view))
+    print(figure.translation)
+
+
+def _figure(run: "Experiment", sentence: str, target: str | None) -> "AttentionFigure":
+    """Of a sentence and the given translation, or the model's own, piece for piece."""
+    from t2t_repro.attention_figure import attention_figure
+
+    source = _encoded(run.vocabulary, "sentence", sentence)
+    if target is not None:
+        ids = _encoded(run.vocabulary, "target", target)
+    else:
+        translator = run.translator()
+        ids = translator.translate_ids([source])["ids"][0].numpy().tolist()
+        ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
+    return attention_figure(run.model, run.vocabulary, source, ids)
+
+
+def _described(settings: config.Config) -> str:
+    size = f"{settings.model.num_layers} layers of {settings.model.num_heads} heads"
+    return f"{settings.problem}, {settings.variant}: {size}"
+
+
+def _encoded(vocabulary: Vocabulary, flag: str, text: str) -> list[int]:
+    (ids,) = vocabulary.encode([text])
+    if not 1 < len(ids) <= _MOST_PIECES:
+        raise BadInput(
+            f"--{flag}: {len(ids) - 1} pieces; wanted a sentence of 1 to {_MOST_PIECES - 1}"
+        )
+    return ids
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,117 @@
+"""A headless Chromium, driven through its DevTools protocol over a socket: no package needed."""
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import time
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+
+
+def find():
+    """The path of an installed Chromium or Chrome, or None."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Page:
+    """One page of a browser of its own; close it in the end."""
+
+    def __init__(self, profile):
+        ours, theirs = socket.socketpair()
+        number = theirs.fileno()
+        # It reads commands from descriptor 3 and answers on 4, each message ending with NUL.
+        self.process = subprocess.Popen(
+            [
+                *("bash", "-c", f'exec "$0" "$@" 3<&{number} 4>&{number}', find()),
+                *("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"),
+                *("--hide-scrollbars", f"--user-data-dir={profile}", "about:blank"),
+            ],
+            pass_fds=[number],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        theirs.close()
+        ours.settimeout(60)
+        self.socket, self.buffer = ours, b""
+        self.count, self.session, self.events = 0, {}, []
+        targets = self.send("Target.getTargets")["targetInfos"]
+        (target,) = [each["targetId"] for each in targets if each["type"] == "page"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.send(f"{domain}.enable")
+
+    def close(self):
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
+    def send(self, method, **params):
+        """A command's result; what happens meanwhile goes to `events`."""
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": params, **self.session}
+        self.socket.sendall(json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self.count:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _receive(self):
+        while b"\0" not in self.buffer:
+            received = self.socket.recv(1 << 20)
+            assert received, "the browser has ended"
+            self.buffer += received
+        message, self.buffer = self.buffer.split(b"\0", 1)
+        return json.loads(message)
+
+    def open(self, path):
+        self.events.clear()
+        self.send("Page.navigate", url=path.as_uri())
+        until = time.monotonic() + 60
+        while self("document.readyState") != "complete" or self("location.href") == "about:blank":
+            assert time.monotonic() < until, "the page does not load"
+
+    def __call__(self, expression):
+        """The value of a JavaScript expression, or what its promise brings."""
+        how = {"returnByValue": True, "awaitPromise": True}
+        result = self.send("Runtime.evaluate", expression=expression, **how)
+        assert "exceptionDetails" not in result, result
+        return result["result"].get("value")
+
+    def press(self, *keys):
+        codes = {"Tab": 9, "Escape": 27, " ": 32, "Enter": 13, "End": 35, "Home": 36}
+        codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        for key in keys:
+            text = {"Enter": "\r", " ": " "}.get(key, "")
+            press = {"key": key, "windowsVirtualKeyCode": codes[key], "text": text}
+            self.send("Input.dispatchKeyEvent", type="keyDown", **press)
+            self.send("Input.dispatchKeyEvent", type="keyUp", **press | {"text": ""})
+
+    def point(self, selector):
+        """Moves the mouse to the middle of an element."""
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", **self._middle(selector))
+
+    def click(self, selector):
+        button = {"button": "left", "clickCount": 1, **self._middle(selector)}
+        self.send("Input.dispatchMouseEvent", type="mousePressed", **button)
+        self.send("Input.dispatchMouseEvent", type="mouseReleased", **button)
+
+    def _middle(self, selector):
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()"
+        box = self(box)
+        return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+
+    def scheme(self, name):
+        feature = {"name": "prefers-color-scheme", "value": name}
+        self.send("Emulation.setEmulatedMedia", features=[feature])
+
+    def size(self, width, height):
+        screen = {"deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, **screen)
+        self("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def screenshot(self):
+        """PNG bytes."""
+        return base64.b64decode(self.send("Page.captureScreenshot")["data"])

@@ -1,0 +1,202 @@
+"""Trees to targets and back without loss, and a tree from whatever a model may write."""
+
+import random
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from pipelines import treebank, trees
+from pipelines.errors import BadInput
+from pipelines.linear_trees import are_linear, linear, restored, with_numbered_words, words_of
+from pipelines.trees import Bracket, bracketed, parse
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config, translate
+from t2t_repro.config import resolve
+from t2t_repro.problems import PROBLEMS
+
+DATA = Path(__file__).parents[1].parent / "shared" / "data"
+real_trees = pytest.mark.skipif(
+    not (DATA / "gum_trees").exists(), reason=f"needs the treebanks in {DATA}"
+)
+TREE = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))"
+TARGET = "openS openNP DT NN closeNP openVP VBZ closeVP . closeS"
+WORDS = ["The", "cat", "sleeps", "."]
+
+
+def spelt(text):
+    """(NP DT )NP, as it is easier to read, in the letters of a target."""
+    return re.sub(r"(?<!\S)\)(?=\S)", "close", re.sub(r"(?<!\S)\((?=\S)", "open", text))
+
+
+def mended(text, words="a b c d"):
+    return bracketed(restored(spelt(text), words.split())).removeprefix("(TOP ").removesuffix(")")
+
+
+def test_a_tree_and_its_target():
+    assert linear(parse(TREE)) == TARGET
+    assert bracketed(restored(TARGET, WORDS)) == TREE
+
+
+@real_trees
+@pytest.mark.parametrize("file", ["gum_trees/dev.ptb", "treebank_sample/dev.mrg"])
+def test_nothing_of_real_trees_is_lost(file):
+    for tree in map(trees.normalised, trees.read(DATA / file)):
+        assert restored(linear(tree), tree.words) == tree
+        assert words_of(" ".join(tree.words)) == tree.words
+
+
+@real_trees
+@pytest.mark.parametrize("name", ["gum_trees", "treebank_sample"])
+def test_the_vocabulary_loses_no_symbol_and_most_are_one_piece(name):
+    pairs = list(treebank.examples("train", data_dir=str(DATA / name)))
+    text = [side for pair in pairs for side in (pair["source"], pair["target"])]
+    vocabulary = Vocabulary.learn(text, 2000)
+    targets = [pair["target"] for pair in pairs]
+    ids = vocabulary.encode(targets)
+    assert vocabulary.decode(ids) == targets
+    symbols = sum(len(target.split()) for target in targets)
+    assert sum(map(len, ids)) < 1.05 * symbols + len(targets)
+
+
+# What a model may write; every tree has the words a b c d.
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        # closings that are missing, too many, or of another bracket
+        ("(S (NP A B (VP C D )S", "(S (NP (A a) (B b) (VP (C c) (D d))))"),
+        ("(S (NP A B )NP )NP C )VP D )S )S", "(S (NP (A a) (B b)) (C c) (D d))"),
+        ("(S (NP A )VP B )NP C D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
+        (")S )S A B C D", "(A a) (B b) (C c) (D d)"),
+        # too many and too few words
+        ("(S A B C D E (NP F )NP )S", "(S (A a) (B b) (C c) (D d))"),
+        ("(S (NP A B", "(S (NP (A a) (B b) (XX c) (XX d)))"),
+        ("(S (NP A )NP B )S", "(S (NP (A a)) (B b) (XX c) (XX d))"),
+        ("(S A )S (S (NP B )NP )S", "(S (A a)) (S (NP (B b)) (XX c) (XX d))"),
+        ("(S A )S (S )S", "(S (A a)) (S (XX b) (XX c) (XX d))"),
+        ("A", "(A a) (XX b) (XX c) (XX d)"),
+        ("", "(XX a) (XX b) (XX c) (XX d)"),
+        # brackets without words, chains, labels that nobody knows
+        ("(S (NP )NP A (PP (NP )NP )PP B C D )S", "(S (A a) (B b) (C c) (D d))"),
+        ("(S (S A B C D )S )S", "(S (S (A a) (B b) (C c) (D d)))"),
+        ("(Hund A )Hund B ⁇ D", "(Hund (A a)) (B b) (⁇ c) (D d)"),
+        # brackets where none belong, marks without a label
+        ("(S A( ) B) C(D )S", "(S (A a) (B b) (C c) (D d))"),
+        ("open A B close C D", "( (A a) (B b)) (C c) (D d)"),
+    ],
+)
+def test_a_broken_target_is_mended(text, tree):
+    assert mended(text) == tree
+
+
+def test_whatever_comes_there_is_a_tree_with_exactly_the_words():
+    rng = random.Random(1)
+    marks = ["(S", ")S", "(NP", ")NP", ")VP", "DT", "NN", ".", "(", ")", "()", "x)y", "((", "é"]
+    known = [spelt(mark) for mark in marks] + ["open", "close", "opened"]
+    for _ in range(3000):
+        words = [f"w{n}" for n in range(rng.randrange(1, 9))]
+        text = " ".join(rng.choices(known, k=rng.randrange(30)))
+        tree = restored(text, words)
+        assert tree.words == words
+        assert tree.brackets[0] == Bracket("TOP", 0, len(words))
+        again = parse(bracketed(tree))
+        assert again == tree
+        assert restored(linear(tree), words) == tree
+
+
+def test_depth_has_no_limit():
+    tree = restored("openNP " * 3000, ["a"])
+    assert len(tree.brackets) == 3001
+    assert parse(bracketed(tree)) == tree
+
+
+def test_no_words_are_no_tree():
+    assert bracketed(restored(TARGET, [])) == ""
+
+
+def test_brackets_in_a_sentence_are_written_as_treebanks_do():
+    assert words_of("  a (b)\tc\u00a0d ") == ["a", "-LRB-b-RRB-", "c\u00a0d"]
+
+
+# Scores and output of the problems
+
+
+def test_translate_prints_the_whole_tree():
+    finish = PROBLEMS["wsj_parsing"].finish
+    assert finish("The  cat sleeps .", TARGET) == TREE
+    assert finish("", "") == ""
+    assert PROBLEMS["toy_ende"].finish("The cat", "Die Katze") == "Die Katze"
+
+
+def test_a_run_is_scored_by_its_targets():
+    settings, score = resolve("toy_parsing"), PROBLEMS["toy_parsing"].score
+    perfect = score([TARGET], [TARGET], settings)
+    assert (perfect["f1"], perfect["exact_match"], perfect["tagging_accuracy"]) == (100, 100, 100)
+    worse = score([spelt("(S DT NN (VP VBZ )VP ."), "X X X ."], [TARGET, TARGET], settings)
+    # S and VP of S, NP and VP; of the other tree nothing.
+    assert worse["recall"] == pytest.approx(100 * 2 / 6)
+    assert worse["precision"] == 100
+    assert (worse["lines"], worse["skipped"]) == (2, 0)
+
+
+def test_punctuation_taken_for_a_word_is_what_evalb_leaves_out():
+    score = PROBLEMS["toy_parsing"].score
+    wrong = TARGET.replace(" . ", " NN ")
+    result = score([TARGET, wrong], [TARGET] * 2, resolve("toy_parsing"))
+    assert (result["f1"], result["skipped"]) == (100, 1)
+    assert result["f1_punished"] == pytest.approx(200 * 3 / (6 + 3))
+
+
+def test_words_lost_do_not_make_a_sentence_one_that_evalb_leaves_out():
+    """One tag too few, and the full stop's stands beside a word; one too many, and beside none."""
+    score = PROBLEMS["toy_parsing"].score
+    outputs = [TARGET.replace(" NN ", " "), TARGET.replace(" NN ", " JJ NN ")]
+    result = score(outputs, [TARGET] * 2, resolve("toy_parsing"))
+    assert result["skipped"] == 0
+    assert result["f1"] < 100
+    tree = restored(outputs[0], WORDS)
+    assert [leaf.tag for leaf in tree.leaves] == ["DT", "VBZ", "XX", "."]
+
+
+def test_files_of_any_system_are_scored_as_trees():
+    settings, score = resolve("wsj_parsing"), PROBLEMS["wsj_parsing"].score
+    other = TREE.replace("cat", "dog")
+    result = score([TREE, other, "", "no tree"], [TREE] * 4, settings)
+    assert (result["f1"], result["skipped"], result["lines"]) == (100, 3, 4)
+    assert result["f1_punished"] == pytest.approx(200 * 3 / (12 + 3))
+
+
+def test_targets_and_trees_are_told_apart():
+    assert are_linear([TARGET, "UH"])
+    assert not are_linear([TREE])
+    assert with_numbered_words("DT NN", "openNP NN") == (
+        "(TOP (DT 1) (NN 2))",
+        "(TOP (NP (NN 1) (XX 2)))",
+    )
+
+
+@pytest.fixture
+def finish_of(tmp_path):
+    """A function that makes what `translate` prints with of a run's problem and flags."""
+
+    def finish_of(problem, pretty=False):
+        config.save(resolve(problem), tmp_path / "config.yaml")
+        return translate._finish(Namespace(workdir=tmp_path, pretty=pretty))
+
+    return finish_of
+
+
+def test_translate_asks_the_problem_of_the_run(finish_of):
+    assert finish_of("toy_parsing")("The cat sleeps .", TARGET) == TREE
+    assert finish_of("multi30k_ende")("A cat.", "Eine Katze.") == "Eine Katze."
+    assert translate._finish(Namespace(workdir=None, pretty=False))("The cat", TARGET) == TARGET
+
+
+def test_pretty_trees_are_indented(finish_of):
+    pretty = finish_of("wsj_parsing", pretty=True)("The cat sleeps .", TARGET)
+    assert pretty == "(TOP\n  (S\n    (NP (DT The) (NN cat))\n    (VP (VBZ sleeps)) (. .)))"
+    with pytest.raises(BadInput, match="only trees are indented"):
+        finish_of("toy_ende", pretty=True)
