@@ -30,7 +30,7 @@ SENTENCES = \
 	"Because the house is old, twenty-one children help the king."
 
 test: .venv/installed-dev  ## everything, 8 to 14 minutes on 2 cores
-	.venv/bin/python -m pytest -n 2 --dist loadfile
+	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .

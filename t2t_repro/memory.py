@@ -128,17 +128,15 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
 
 
 def _most_resident() -> int:
-    """The most bytes of memory that this process has had."""
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most bytes of memory that this program has had; `getrusage` has its parent's in it."""
+    return _told("/proc/self/status", "VmHWM")
 
 
 def _limit_memory() -> None:
     """Makes allocations fail when memory is used up, instead of having the system kill someone."""
-    import resource
+    import resource  # not on Windows
 
-    used = int(re.findall(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[0]) * 1024
+    used = _told("/proc/self/status", "VmData")
     limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
     left = _available()
     if limit != resource.RLIM_INFINITY:
@@ -148,10 +146,15 @@ def _limit_memory() -> None:
 
 def _available() -> int:
     """Bytes that this machine, or the container, has left."""
-    machine = re.findall(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-    left = int(machine[0]) * 1024
+    left = _told("/proc/meminfo", "MemAvailable")
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         left = min(left, limit - used)
     return left
+
+
+def _told(path: str, name: str) -> int:
+    """Bytes, by a line "name: 123 kB" of a file that Linux makes up."""
+    (kib,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
+    return int(kib) * 1024

@@ -13,11 +13,13 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from pipelines.errors import BadInput
 
+# Languages written without spaces between words; the signature names what was used.
+_SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
+_BOOTSTRAP = 1000  # samples of the lines; sacreBLEU's own number
+
 # The arithmetic of Moses' multi-bleu.perl on text that is tokens already: corpus level, up to
 # 4-grams, cased, and 0 when an n-gram order has no match at all (sacreBLEU would smooth that).
 # `force` only silences sacreBLEU's warning that the text looks tokenised.
-# Languages written without spaces between words; the signature names what was used.
-_SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
 MULTI_BLEU = BLEU(tokenize="none", smooth_method="none", force=True)
 
 _HYPHEN_INSIDE_WORD = re.compile(r"(\S)-(\S)")
@@ -46,8 +48,10 @@ def translation_scores(
             would take entities such as `&quot;` apart.
 
     Returns:
-        `sacrebleu`, `chrf` and `paper_bleu` in percent, `sacrebleu_signature` and
-        `chrf_signature` (both with sacreBLEU's version), and `lines`, the number of pairs.
+        `sacrebleu`, `chrf` and `paper_bleu` in percent; `sacrebleu_interval` and `chrf_interval`,
+        half the width of sacreBLEU's 95 % confidence interval from 1,000 bootstrap samples of the
+        lines, which says nothing of other seeds; `sacrebleu_signature` and `chrf_signature`, with
+        sacreBLEU's version; and `lines`, the number of pairs.
 
     Raises:
         BadInput: the numbers of lines differ, or there are none.
@@ -58,10 +62,16 @@ def translation_scores(
     bleu = BLEU(tokenize=tokenize, force=True)
     chrf = CHRF()
     paper_style = _tokenized_paper_bleu if tokenized else paper_bleu
+    bleu_score, chrf_score = (
+        metric.corpus_score(hypotheses, [references], n_bootstrap=_BOOTSTRAP)
+        for metric in (bleu, chrf)
+    )
     return {
-        "sacrebleu": bleu.corpus_score(hypotheses, [references]).score,
+        "sacrebleu": bleu_score.score,
+        "sacrebleu_interval": float(bleu_score._ci),  # sacreBLEU has no public name for it
         "sacrebleu_signature": str(bleu.get_signature()),
-        "chrf": chrf.corpus_score(hypotheses, [references]).score,
+        "chrf": chrf_score.score,
+        "chrf_interval": float(chrf_score._ci),
         "chrf_signature": str(chrf.get_signature()),
         "paper_bleu": paper_style(hypotheses, references, language),
         "lines": len(references),

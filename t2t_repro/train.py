@@ -69,11 +69,12 @@ def _parts(run: command.Run) -> int:
     from t2t_repro.memory import parts_of_batch
     from t2t_repro.strategy import count_replicas
 
+    replicas = count_replicas()
     try:
         resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
     except (BadInput, OSError):
         return 1  # the same is told later, to all workers
-    return parts_of_batch(resolved, count_replicas())
+    return parts_of_batch(resolved, replicas)
 
 
 def _list_variants(run: command.Run) -> None:

@@ -15,6 +15,14 @@ TINY = {
     "embedding_rows": 23,
 }
 
+# Minutes each, and one after another if they came last: each file runs on one core.
+LONGEST = ("test_workers.py", "test_jax.py", "test_trainer.py", "test_bench_table3.py")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture(scope="session")
 def build():

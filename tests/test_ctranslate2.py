@@ -177,7 +177,7 @@ def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
         if our.translation  # EOS alone, which they look at only if it is among those four
     ]
     assert len(same) > 100
-    assert np.mean(same) >= 0.97
+    assert np.mean(same) >= 0.95
     assert len(set(theirs)) > 100
 
     # The formula: of the same translation we have the same score.

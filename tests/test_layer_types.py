@@ -104,8 +104,8 @@ def band(n, r):
 
 
 @pytest.mark.filterwarnings("ignore:.*You are using a softmax over axis")  # of one position
-@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 97])
-@pytest.mark.parametrize("r", [1, 2, 5, 32, 33, 64])
+@pytest.mark.parametrize("n", [1, 2, 31, 33, 97])
+@pytest.mark.parametrize("r", [1, 5, 32, 33])
 def test_restricted_attention_is_full_attention_behind_a_band(n, r):
     restricted, full = twins(r)
     x, mask = vectors(2, n), mask_of([n, (n + 1) // 2], n)

@@ -10,7 +10,9 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 
 from pipelines.errors import BadInput
 from t2t_repro.metrics import MULTI_BLEU, compound_split, paper_bleu, translation_scores
@@ -261,3 +263,29 @@ def test_metrics_need_neither_tensorflow_nor_keras():
         cwd=Path(__file__).parents[1],
     )
     assert done.stdout == "[]\n"
+
+
+def test_confidence_interval_is_that_of_resampled_lines():
+    """Against a bootstrap of our own, of 300 samples."""
+    draw = np.random.default_rng(0)
+    words = [f"w{index}" for index in range(30)]
+    references = [" ".join(draw.choice(words, 12)) for _ in range(60)]
+    # Every third line is right, the others in their first half.
+    hypotheses = [
+        line if index % 3 == 0 else line[: len(line) // 2] + " x y z u v"
+        for index, line in enumerate(references)
+    ]
+    scores = translation_scores(hypotheses, references, language="de")
+    samples = []
+    for _ in range(300):
+        chosen = draw.integers(0, 60, 60)
+        some = [[lines[index] for index in chosen] for lines in (hypotheses, references)]
+        samples.append(BLEU().corpus_score(some[0], [some[1]]).score)
+    low, high = np.quantile(samples, [0.025, 0.975])
+    assert scores["sacrebleu_interval"] == pytest.approx((high - low) / 2, rel=0.25)
+    assert 0 < scores["chrf_interval"] < scores["chrf"]
+
+
+def test_lines_all_alike_leave_no_doubt():
+    scores = translation_scores(["ein Haus am See"] * 5, ["ein Haus am Meer"] * 5, language="de")
+    assert scores["sacrebleu_interval"] == scores["chrf_interval"] == 0
