@@ -14,7 +14,6 @@ import ctypes
 import functools
 import itertools
 import multiprocessing
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from t2t_repro.layer_types import (
     RestrictedSelfAttention,
     SeparableConvolution,
 )
+from t2t_repro.machine import linux_bytes
 
 Row = dict[str, Any]
 
@@ -41,6 +41,7 @@ WIDTHS = (64, 128, 256)
 R, K, HEAD = 128, 7, 64
 PATH_LENGTH, PATH_R = 256, 32  # positions between which paths are sought, and r for them
 DILATIONS = (1, K, K**2)  # then again from 1; further positions than these are not there
+_STATUS = "/proc/self/status"
 _ENOUGH = 2.0  # seconds of measuring, after which no repeat begins
 _FULL, _RESTRICTED = "self-attention", "restricted self-attention"
 
@@ -192,16 +193,9 @@ def _peak_bytes(call: Callable[[], None]) -> int:
         return memory.get_memory_info("GPU:0")["peak"] - before
     ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system
     File("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _resident("VmRSS")
+    before = linux_bytes(_STATUS, "VmRSS")  # what is resident
     call()
-    return _resident("VmHWM") - before
-
-
-def _resident(name: str) -> int:
-    """Bytes, of /proc/self/status: VmRSS is what is resident, VmHWM the most that ever was."""
-    status = File("/proc/self/status").read_text()
-    (kib,) = re.findall(rf"{name}:\s+(\d+) kB", status)
-    return 1024 * int(kib)
+    return linux_bytes(_STATUS, "VmHWM") - before  # the most that ever was
 
 
 def _median_seconds(call: Callable[[], None], repeats: int) -> float:

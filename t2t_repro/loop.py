@@ -138,7 +138,6 @@ class Loop:
 
     def _train(self, step: int, bar: tqdm, received: list[int]) -> None:
         train, interval, saved = self.config.train, Interval(), time.monotonic()
-        self.began = saved
         batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
             interval.sums.append(self.trainer.step(*interval.fetch(batches)))

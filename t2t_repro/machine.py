@@ -1,8 +1,10 @@
 """What this machine can do, for figures of speed to stand beside."""
 
+import re
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 MATRIX = 4096  # width of the large product
 
@@ -35,3 +37,9 @@ def read_gb_per_s(repeats: int) -> float:
     numbers = tf.zeros((250_000, 1000))
     seconds = median_seconds(lambda: tf.reduce_max(numbers).numpy(), repeats)
     return 1.0 / seconds
+
+
+def linux_bytes(path: str, name: str) -> int:
+    """What a line "name: 123 kB" of a file below /proc says."""
+    (kib,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
+    return int(kib) * 1024

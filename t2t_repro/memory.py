@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
-import re
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from pipelines.errors import BadInput
 from t2t_repro.config import AUTO, Config, Model, Train
 from t2t_repro.cost import Shape, matrix_weights
+from t2t_repro.machine import linux_bytes
 
 # Tried with so many more tokens than are asked for: the process that trains also holds the text,
 # and buffers to exchange gradients with other GPUs.
@@ -129,14 +129,14 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
 
 def _most_resident() -> int:
     """The most bytes of memory that this program has had; `getrusage` has its parent's in it."""
-    return _told("/proc/self/status", "VmHWM")
+    return linux_bytes("/proc/self/status", "VmHWM")
 
 
 def _limit_memory() -> None:
     """Makes allocations fail when memory is used up, instead of having the system kill someone."""
     import resource  # not on Windows
 
-    used = _told("/proc/self/status", "VmData")
+    used = linux_bytes("/proc/self/status", "VmData")
     limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
     left = _available()
     if limit != resource.RLIM_INFINITY:
@@ -146,15 +146,9 @@ def _limit_memory() -> None:
 
 def _available() -> int:
     """Bytes that this machine, or the container, has left."""
-    left = _told("/proc/meminfo", "MemAvailable")
+    left = linux_bytes("/proc/meminfo", "MemAvailable")
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
         group = Path("/sys/fs/cgroup")
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
         left = min(left, limit - used)
     return left
-
-
-def _told(path: str, name: str) -> int:
-    """Bytes, by a line "name: 123 kB" of a file that Linux makes up."""
-    (kib,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
-    return int(kib) * 1024

@@ -36,7 +36,7 @@ def default_strategy() -> tf.distribute.Strategy:
 
 def count_replicas() -> int:
     """How many replicas `default_strategy` will have, without a device being used."""
-    jobs, *_ = _of_tf_config() or _of_slurm() or ({},)
+    jobs, _, _ = _workers()
     gpus = tf.config.list_physical_devices("GPU")
     return max(1, sum(map(len, jobs.values()))) * max(1, len(gpus))
 
@@ -73,7 +73,7 @@ def _join(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tf.distri
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
     """What names the workers and says which one this is; None if there is one alone."""
-    jobs, job, index = _of_tf_config() or _of_slurm() or ({}, "", 0)
+    jobs, job, index = _workers()
     if sum(map(len, jobs.values())) < 2:
         return None
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -85,8 +85,13 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
     )
 
 
+def _workers() -> tuple[dict[str, list[str]], str, int]:
+    """(addresses by job, this one's job, its index); no addresses if there is one alone."""
+    return _of_tf_config() or _of_slurm() or ({}, "", 0)
+
+
 def _of_tf_config() -> tuple[dict[str, list[str]], str, int] | None:
-    """(addresses by job, this one's job, its index) of TF_CONFIG; None without a cluster."""
+    """What TF_CONFIG says of `_workers`; None without a cluster."""
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return None
