@@ -5,6 +5,7 @@ Axes: b batch, t target positions, v rows of the shared matrix.
 
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from t2t_repro.attention import PAD
@@ -62,7 +63,10 @@ def _summed(logits: Any, target: Any, weights: Any) -> Any:
         def gradient(*args: Any, upstream: Any = None) -> Any:
             """probability - one-hot target, and probability - 1 / v."""
             upstream = args[0] if upstream is None else upstream
-            own = weights * upstream[0]  # [n]
+            # The sums say whether the gradient is a number, so that they are made before it. Else
+            # TensorFlow may keep the logits for them, and copies of what it could write over.
+            told = ops.where(ops.isfinite(unsmoothed + uniform), weights, np.nan)
+            own = told * upstream[0]  # [n]
             even = weights * upstream[1] / rows
             both = probability * (own + even * rows)[:, None] - even[:, None]
             places = ops.stack([ops.arange(ops.shape(target)[0], dtype="int32"), target], axis=-1)

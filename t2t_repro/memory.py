@@ -80,7 +80,7 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
 
     The worst moment is the beginning of the backward pass. It finds the weights and Adam's two
     moments, what the forward pass has kept, and two arrays over the vocabulary, softmax and the
-    gradient of the logits (with bfloat16 three, as seen on a CPU). Kept are, of each layer and
+    gradient of the logits (with bfloat16 this one in both widths). Kept are, of each layer and
     position: queries, keys, values and heads of attentions; the hidden layer of the feed-forward;
     of an add and norm dropout's mask, a byte an element, the sum, what that is multiplied by, and
     the output. And for each two positions that attention compares, its weight.
@@ -96,7 +96,7 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
     decoder = 2 * heads + add_norm + heads + add_norm + feed_forward
     weights = (source**2 + target**2 + target * source) * model.num_heads * (4 + width % 4)
     layers = model.num_layers * (source * encoder + target * decoder + weights)
-    vocabulary = target * rows * 4 * (2 if width == 4 else 3)
+    vocabulary = target * rows * (4 + 4 + width % 4)
     return 3 * 4 * sum(matrix_weights(model, rows)) + pairs * (layers + vocabulary)
 
 
