@@ -11,6 +11,9 @@ from t2t_repro.config import Config, config_dir
 _COLUMNS = ("bleu_de", "bleu_fr", "flops_de", "flops_fr")
 _HEADS = ("BLEU EN-DE", "BLEU EN-FR", "FLOPs EN-DE", "FLOPs EN-FR")
 
+_PAPERS_LINES = 3003  # of newstest2014; sacreBLEU calls them `wmt14/full`
+_SACREBLEUS_LINES = 2737  # its `wmt14`: 266 of them are left out
+
 
 def printed() -> dict[str, dict[str, float]]:
     """The paper's rows: `bleu_de`, `bleu_fr`, `flops_de` and `flops_fr`, as far as it has them."""
@@ -42,8 +45,7 @@ def listing(
         yield f"{name:{width}}" + "".join(f"{_shown(key, row.get(key)):>13}" for key in _COLUMNS)
     yield "Transformer big EN-FR: 41.8 from arXiv version 5 on; proceedings and section 6.1: 41.0"
     yield f"here sacreBLEU {scores['sacrebleu']:.2f} ({scores['sacrebleu_signature']})"
-    if not config.problem.startswith("wmt14"):
-        yield "BLEU here is on another test set than newstest2014, and not to be compared"
+    yield _test_set(config, int(scores["lines"]))
     if spent is None:
         yield "cost: not known, training has not come to its end"
     else:
@@ -61,6 +63,18 @@ def _ours(
     if spent and spent["formula_flops"] is not None:
         row[f"flops_{language}"] = spent["formula_flops"]
     return row
+
+
+def _test_set(config: Config, lines: int) -> str:
+    if not config.problem.startswith("wmt14"):
+        return "BLEU here is on another test set than newstest2014, and not to be compared"
+    if lines == _PAPERS_LINES:
+        return f"BLEU here is on all {lines:,} lines of newstest2014, as the paper's"
+    filtered = ", which are sacreBLEU's `wmt14`" if lines == _SACREBLEUS_LINES else ""
+    return (
+        f"BLEU here is on {lines:,} lines{filtered}, and not to be compared: the paper's is on all "
+        f"{_PAPERS_LINES:,} of newstest2014"
+    )
 
 
 def _shown(key: str, value: float | None) -> str:

@@ -5,7 +5,12 @@ import pytest
 from pipelines.errors import BadInput
 from t2t_repro import config, cost, table2
 
-SCORES = {"sacrebleu": 26.123, "sacrebleu_signature": "nrefs:1|tok:13a", "paper_bleu": 27.456}
+SCORES = {
+    "sacrebleu": 26.123,
+    "sacrebleu_signature": "nrefs:1|tok:13a",
+    "paper_bleu": 27.456,
+    "lines": 3003,
+}
 
 
 def spent(device):
@@ -48,6 +53,15 @@ def test_what_cannot_be_seen_in_the_table_is_said():
     text = "\n".join(listing("toy_ende", device="CPU"))
     assert "another test set than newstest2014" in text
     assert "what CPU sustains is not known" in text
+
+
+def test_which_lines_were_scored_is_said():
+    def said(lines):
+        return "\n".join(listing(scores=SCORES | {"lines": lines}))
+
+    assert "on all 3,003 lines of newstest2014, as the paper's" in said(3003)
+    assert "on 2,737 lines, which are sacreBLEU's `wmt14`, and not to be compared" in said(2737)
+    assert "on 100 lines, and not to be compared" in said(100)
 
 
 def test_a_run_without_its_cost():
