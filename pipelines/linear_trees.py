@@ -22,11 +22,13 @@ from pipelines.trees import Bracket, Leaf, Tree, bracketed, rooted, symbols
 
 # Penn's tag of a word that cannot be told, here of one that the output says nothing about.
 UNKNOWN_TAG = "XX"
-_OPEN, _CLOSE = "open", "close"
-_SPELT = {"(": _OPEN, ")": _CLOSE}
+OPEN, CLOSE = "open", "close"
+_SPELT = {"(": OPEN, ")": CLOSE}
+# Nothing else can stand in a label or tag of a bracketed tree.
+_SYMBOL = re.compile(r"[^()\s]+", re.ASCII)
 # Marks that Penn tags in one way only.
-_MARKS = {",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "...": ":"}
-_MARKS |= {"``": "``", "''": "''"}
+MARKS = {",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "...": ":"}
+MARKS |= {"``": "``", "''": "''"}
 
 
 def linear(tree: Tree) -> str:
@@ -39,35 +41,30 @@ def _symbol(kind: str, item: Bracket | Leaf) -> str:
     return item.tag if isinstance(item, Leaf) else _SPELT[kind] + item.label
 
 
-def words_of(sentence: str) -> list[str]:
-    """What stands between spaces; a bracket in a word is written as treebanks do."""
-    escaped = sentence.replace("(", "-LRB-").replace(")", "-RRB-")
-    return re.findall(r"[^\s]+", escaped, re.ASCII)
-
-
 def restored(text: str, words: Sequence[str]) -> Tree:
     """The tree with exactly these words that a target says, or comes nearest to saying.
 
     Whatever the text, there is one. A closing bracket also closes what is open inside of its own,
     and counts for nothing if it has none; brackets without a word are dropped. Words too many are
-    cut off; those missing go into the innermost bracket still open, or else into the last one. See
-    `_aligned` for the tags then.
+    cut off; those missing go into the innermost bracket still open, or else into the outermost of
+    those that end last. See `_aligned` for the tags then.
     """
     tags: list[str] = []
     brackets: list[Bracket] = []
     opened: list[int] = []
-    for symbol in re.sub("[()]", " ", text).split():  # which could not stand in a label or tag
-        if symbol.startswith(_OPEN):
+    for symbol in _SYMBOL.findall(text):
+        if symbol.startswith(OPEN):
             opened.append(len(brackets))
-            brackets.append(Bracket(symbol.removeprefix(_OPEN), min(len(tags), len(words)), -1))
-        elif symbol.startswith(_CLOSE):
-            _close(symbol.removeprefix(_CLOSE), brackets, opened, min(len(tags), len(words)))
+            brackets.append(Bracket(symbol.removeprefix(OPEN), min(len(tags), len(words)), -1))
+        elif symbol.startswith(CLOSE):
+            _close(symbol.removeprefix(CLOSE), brackets, opened, min(len(tags), len(words)))
         else:
             tags.append(symbol)
-    if len(tags) < len(words) and brackets and not opened:
-        opened = [_last_outermost(brackets)]
     for number in opened:
         brackets[number] = brackets[number]._replace(end=len(words))
+    if len(tags) < len(words) and brackets:
+        last = max(brackets, key=lambda bracket: bracket.end)  # the first of several
+        brackets[brackets.index(last)] = last._replace(end=len(words))
     leaves = list(map(Leaf, _aligned(tags, words), words))
     return rooted(leaves, [b for b in brackets if b.start < b.end])
 
@@ -82,7 +79,7 @@ def _aligned(tags: list[str], words: Sequence[str]) -> list[str]:
         return tags
     padded = tags[: len(words)] + [UNKNOWN_TAG] * (len(words) - len(tags))
     return [
-        _MARKS.get(word, UNKNOWN_TAG if tag in _MARKS.values() else tag)
+        MARKS.get(word, UNKNOWN_TAG if tag in MARKS.values() else tag)
         for tag, word in zip(padded, words, strict=True)
     ]
 
@@ -93,15 +90,6 @@ def _close(name: str, brackets: list[Bracket], opened: list[int], end: int) -> N
     while depths and len(opened) > depths[-1]:
         number = opened.pop()
         brackets[number] = brackets[number]._replace(end=end)
-
-
-def _last_outermost(brackets: Sequence[Bracket]) -> int:
-    """The number of the last bracket that no other holds; all of them are closed."""
-    last = covered = 0
-    for number, bracket in enumerate(brackets):
-        if bracket.start >= covered:
-            last, covered = number, max(covered, bracket.end)
-    return last
 
 
 def are_linear(targets: Sequence[str]) -> bool:
@@ -115,7 +103,7 @@ def with_numbered_words(target: str, output: str) -> tuple[str, str]:
     For scores of a run: its two trees have the same words, whatever they are. Punctuation stays
     what it is, as far as the target's tags tell.
     """
-    tags = [symbol for symbol in target.split() if not symbol.startswith((_OPEN, _CLOSE))]
-    marks = _MARKS.values()
+    tags = [symbol for symbol in _SYMBOL.findall(target) if not symbol.startswith((OPEN, CLOSE))]
+    marks = MARKS.values()
     words = [tag if tag in marks else str(number) for number, tag in enumerate(tags, start=1)]
     return bracketed(restored(target, words)), bracketed(restored(output, words))

@@ -2,11 +2,12 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines import text_files
 from pipelines.errors import BadInput
-from t2t_repro import command, config, table2
+from t2t_repro import command, config, table2, table4
 
 # Where the text is, if it has moved since training; and how to score files.
 _DATA = (
@@ -30,9 +31,15 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--references", type=Path, help="the human translations of these lines")
     flags.add_argument("--problem", help="how to score the two files")
-    flags.add_argument(
-        "--table2", action="store_true", help="print the paper's Table 2 with the run's row below"
-    )
+    tables = flags.add_mutually_exclusive_group()
+    for table, content in (("table2", "translation"), ("table4", "parsing")):
+        tables.add_argument(
+            f"--{table}",
+            action="store_const",
+            dest="table",
+            const=table,
+            help=f"{content}: print the paper's Table {table[-1]} with the run's row below",
+        )
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     command.add_settings(flags, ["decode"], *_DATA)
     return flags
@@ -42,8 +49,8 @@ def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
     files = given.problem, given.hypotheses, given.references
-    if given.table2 and (given.json or given.split != "test" or given.workdir is None):
-        raise BadInput("--table2: wanted --workdir, --split=test and no --json")
+    if given.table and (given.json or given.split != "test" or given.workdir is None):
+        raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
     if given.workdir is not None and not any(files):
         scores = _score_run(given)
     elif given.workdir is None and all(files):
@@ -52,8 +59,9 @@ def main() -> None:
         raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
     if given.json:
         print(json.dumps(scores))
-    elif given.table2:
-        _print_table2(given, scores)
+    elif given.table:
+        for line in _table(given, scores):
+            print(line)
     else:
         width = max(len(name) for name in scores)
         for name, value in scores.items():
@@ -61,10 +69,12 @@ def main() -> None:
             print(f"{name:{width}}  {shown}")
 
 
-def _print_table2(given: argparse.Namespace, scores: dict[str, float | str | int]) -> None:
+def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> Iterator[str]:
+    run = config.of_run(given.workdir)
+    if given.table == "table4":
+        return table4.listing(run, scores)
     results = json.loads((given.workdir / "results.json").read_text(encoding="utf-8"))
-    for line in table2.listing(config.of_run(given.workdir), scores, results.get("cost")):
-        print(line)
+    return table2.listing(run, scores, results.get("cost"))
 
 
 def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:

@@ -72,7 +72,7 @@ class Experiment:
         return self.workdir / "checkpoints"
 
     def translator(self) -> Translator:
-        """The run's decoder from text to text."""
+        """The run's decoder from text to text, for scores: it answers the target."""
         return Translator(self.model, self.vocabulary, self.config.decode)
 
 

@@ -107,6 +107,8 @@ def save(
     Loading needs tensorflow and tensorflow_text, and none of this code. With `ids_only` there are
     `translate_ids`, and the same as `serving_default`, and tensorflow alone is enough.
 
+    For a parsing run a translation is a tree in brackets, with the words of its sentence.
+
     assets.extra/ holds `settings.json` (see `settings`) and requests for warming up a server.
     """
     import tensorflow as tf
@@ -114,8 +116,8 @@ def save(
     from t2t_repro import warm_up
     from t2t_repro.translator import IdsTranslator, Translator
 
-    kind = IdsTranslator if ids_only else Translator
-    translator = kind(run.model, run.vocabulary, run.config.decode, weights)
+    parts = run.model, run.vocabulary, run.config.decode, weights
+    translator = IdsTranslator(*parts) if ids_only else Translator(*parts, run.problem.finish)
     with _whole(directory) as unfinished:
         tf.saved_model.save(translator, str(unfinished), _signatures(translator))
         ids = [tf.ragged.constant(run.vocabulary.encode(lines)) for lines in warm_up.TEXTS]

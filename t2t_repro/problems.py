@@ -3,21 +3,21 @@
 The hyperparameters of a problem are in configs/<name>.yaml.
 """
 
+import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines import linear_trees, parallel_text, toy, toy_parsing, treebank, trees
+from pipelines import linear_trees, parallel_text, toy, toy_parsing, treebank
 from t2t_repro import brackets, metrics
 from t2t_repro.config import Config
 
+if typing.TYPE_CHECKING:
+    import tensorflow as tf
+
+    from t2t_repro.translator import Finish
+
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
-Finish = Callable[[str, str], str]
-
-
-def as_it_is(source: str, output: str) -> str:
-    """A translation needs no finish."""
-    return output
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,13 @@ class Problem:
     """`examples(split, config)` yields {"source", "target"}; split is "train", "dev" or "test".
 
     `score(hypotheses, references, config)` gives numbers; the first one is the problem's main one.
-    `finish(source, output)` is what `translate` prints of what the model made of a line.
+    `finish(source, target)` is what `translate` and an export answer to a source of which the model
+    made that target; None: the target.
     """
 
     examples: Callable[[str, Config], Examples]
     score: Callable[[Sequence[str], Sequence[str], Config], Scores]
-    finish: Finish = as_it_is
+    finish: "Finish | None" = None
 
 
 def _toy(split: str, config: Config) -> Examples:
@@ -105,9 +106,11 @@ def _brackets(hypotheses: Sequence[str], references: Sequence[str], config: Conf
     return brackets.scores(hypotheses, references)
 
 
-def _tree(source: str, output: str) -> str:
+def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
     """The whole tree with its words, in brackets."""
-    return trees.bracketed(linear_trees.restored(output, linear_trees.words_of(source)))
+    from pipelines import tree_graph  # imports tensorflow, which takes seconds
+
+    return tree_graph.bracketed(source, target)
 
 
 PROBLEMS = {

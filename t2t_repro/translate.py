@@ -1,11 +1,10 @@
 """Translate stdin to stdout, one output line for every input line, from a run or an export.
 
-A run of a parsing problem writes a tree for every sentence, its words and punctuation marks
-separated by spaces as in the treebank.
+A run of a parsing problem, or its export, writes a tree for every sentence, whose words and
+punctuation marks are separated by spaces as in the treebank.
 """
 
 import argparse
-import itertools
 import sys
 import typing
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from pipelines.errors import BadInput
 from t2t_repro import command, config
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.problems import Finish
     from t2t_repro.translator import Line, Translate
 
 
@@ -60,7 +58,7 @@ def main() -> None:
     if given.workdir:
         run = config.override(config.of_run(given.workdir), settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
-    finish = _finish(given)
+        _check_pretty(given.pretty, run.problem)
     command.quiet_tensorflow()
     from t2t_repro.translator import nbest_lines, translate_lines
 
@@ -68,32 +66,31 @@ def main() -> None:
     # A person at the keyboard wants each answer at once.
     at_once = sys.stdin.isatty()
     window = 1 if at_once else 4096
-    sources, lines = itertools.tee(_lines())
     if given.nbest:
-        rows = nbest_lines(translate, lines, window)
+        rows = nbest_lines(translate, _lines(), window)
     else:
-        rows = ([line] for line in translate_lines(translate, lines, window))
+        rows = ([line] for line in translate_lines(translate, _lines(), window))
     for number, row in enumerate(_with_progress(rows, at_once), start=1):
-        source = next(sources)
         if row[0].cut:
             _note(f"line {number}: too long, its end was cut off")
         for line in row[: given.nbest]:
             score = f"{line.score:.4f}\t" if given.score else ""
-            found = line is row[0] or line.translation
-            text = finish(source, line.translation) if found else ""
+            text = _indented(line.translation) if given.pretty else line.translation
             print(f"{score}{text}", flush=at_once)
 
 
-def _finish(given: argparse.Namespace) -> "Finish":
-    """What makes a printed line of a source line and an output; an export has no problem to ask."""
-    from t2t_repro.problems import PROBLEMS, as_it_is
+def _indented(tree: str) -> str:
+    try:
+        return trees.indented(trees.parse(tree))
+    except BadInput as error:  # of an export; a run was asked before
+        raise BadInput(f"--pretty: wanted the export of a run that parses; {error}") from None
 
-    finish = PROBLEMS[config.of_run(given.workdir).problem].finish if given.workdir else as_it_is
-    if not given.pretty:
-        return finish
-    if finish is as_it_is:
-        raise BadInput("--pretty: wanted --workdir of a run that parses; only trees are indented")
-    return lambda source, output: trees.indented(trees.parse(finish(source, output)))
+
+def _check_pretty(pretty: bool, problem: str) -> None:
+    from t2t_repro.problems import PROBLEMS
+
+    if pretty and PROBLEMS[problem].finish is None:
+        raise BadInput(f"--pretty: {problem} does not parse, and only trees are indented")
 
 
 def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
@@ -103,8 +100,11 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
 
 def _of_run(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
     from t2t_repro import experiment
+    from t2t_repro.translator import Translator
 
-    translator = experiment.restore(given.workdir, settings).translator()
+    run = experiment.restore(given.workdir, settings)
+    parts = run.model, run.vocabulary, run.config.decode
+    translator = Translator(*parts, finish=run.problem.finish)
     # A method that is a tf.function does not hold its object, so what is returned has to.
     return (lambda text: translator.nbest(text)) if given.nbest else translator
 

@@ -17,6 +17,7 @@ from t2t_repro.transformer import Transformer
 
 Outputs = dict[str, tf.Tensor]
 Translate = Callable[..., Outputs]  # called as translate(text=<string [b]>)
+Finish = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) -> answer, string [b] all
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
@@ -76,13 +77,25 @@ class IdsTranslator(tf.Module):
 
 
 class Translator(IdsTranslator):
-    """The same with the vocabulary, from text to text; see `IdsTranslator` for the arguments."""
+    """The same with the vocabulary, from text to text.
+
+    Args:
+        model, vocabulary, config, weights: As of `IdsTranslator`.
+        finish: Makes the answer of the source and the target, by TensorFlow's own operations; None
+            answers the target itself, which is what is scored.
+    """
 
     def __init__(
-        self, model: Transformer, vocabulary: Vocabulary, config: Decode, weights: str = "float32"
+        self,
+        model: Transformer,
+        vocabulary: Vocabulary,
+        config: Decode,
+        weights: str = "float32",
+        finish: Finish | None = None,
     ):
         super().__init__(model, vocabulary, config, weights)
         self.vocabulary = vocabulary
+        self.finish = finish
         self.tokenizer = vocabulary.tokenizer  # a resource of the graph; saved with the module
         self.max_source_length = config.max_source_length
         self.decode_beam = self._decoder(model, vocabulary, config, config.beam_size)
@@ -102,9 +115,8 @@ class Translator(IdsTranslator):
         """
         source, empty, cut = self._encode(text)
         ids, scores = self.decode(source)
-        translation = self.vocabulary.decode_graph(ids[:, 0])
         return {
-            "translation": tf.where(empty, "", translation),
+            "translation": self._answer(text, empty, ids[:, 0]),
             "score": tf.where(empty, 0.0, scores[:, 0]),
             "cut": cut,
         }
@@ -121,14 +133,21 @@ class Translator(IdsTranslator):
         source, empty, cut = self._encode(text)
         ids, scores = self.decode_beam(source)
         beam_size = scores.shape[1]
-        rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
-        translations = tf.reshape(self.vocabulary.decode_graph(rows), (-1, beam_size))  # [b, m]
         only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
+        scores = tf.where(empty[:, None], only_one, scores)
+        rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
+        answers = self._answer(tf.repeat(text, beam_size), tf.repeat(empty, beam_size), rows)
+        translations = tf.reshape(answers, (-1, beam_size))  # [b, m]
         return {
-            "translations": tf.where(empty[:, None], "", translations),
-            "scores": tf.where(empty[:, None], only_one, scores),
+            "translations": tf.where(scores > IMPOSSIBLE, translations, ""),
+            "scores": scores,
             "cut": cut,
         }
+
+    def _answer(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Source text [n], which is blank [n], target ids [n, t] -> string [n]."""
+        target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
+        return self.finish(text, target) if self.finish else target
 
     def _encode(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Strings [b] -> source ids [b, s], which rows are blank [b], which were cut [b]."""

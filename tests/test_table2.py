@@ -1,9 +1,12 @@
 """Table 2 with a run's row below."""
 
+import json
+import sys
+
 import pytest
 
 from pipelines.errors import BadInput
-from t2t_repro import config, cost, table2
+from t2t_repro import config, cost, evaluate, table2
 
 SCORES = {
     "sacrebleu": 26.123,
@@ -73,3 +76,12 @@ def test_a_run_without_its_cost():
 def test_scores_that_are_not_of_translations():
     with pytest.raises(BadInput, match="Table 2 is of translation"):
         listing(scores={"f1": 90.0})
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    config.save(config.resolve("toy_ende"), tmp_path / "config.yaml")
+    (tmp_path / "results.json").write_text(json.dumps({"cost": spent("CPU")}))
+    monkeypatch.setattr(evaluate, "_score_run", lambda given: SCORES)
+    monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", "--table2"])
+    evaluate.main()
+    assert capsys.readouterr().out.splitlines() == listing("toy_ende", device="CPU")

@@ -1,0 +1,158 @@
+"""A parsing run from text to trees: `translate`, its export, its figures."""
+
+import functools
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from pipelines import toy_parsing, trees
+from pipelines.errors import BadInput
+from pipelines.linear_trees import restored
+from t2t_repro import command, config, export, translate, visualize
+
+SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
+SHORT = {"train_steps": 3, "warmup_steps": 2, "eval_sentences": 0, "max_shapes": 1}
+MORE = {"beam_size": 3, "max_extra_length": 20, "vocabulary_size": 400, "dropout": 0.0}
+# With their words.
+SENTENCES = {
+    "The cat sleeps .": ["The", "cat", "sleeps", "."],
+    "": [],
+    "\t": [],
+    "She gave (him) a  book , --": ["She", "gave", "-LRB-him-RRB-", "a", "book", ",", "--"],
+    "Is it\u00a0ours ?": ["Is", "it\u00a0ours", "?"],
+    "one": ["one"],
+}
+
+
+def tree_of(words, target):
+    """Made in Python."""
+    return trees.bracketed(restored(target, words))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Hardly trained: what it writes has to be mended."""
+    from t2t_repro import experiment
+
+    data = tmp_path_factory.mktemp("treebank")
+    pairs = list(toy_parsing.examples("dev"))
+    for split, part in {"train": pairs[:60], "dev": pairs[60:70], "test": pairs[70:80]}.items():
+        lines = [tree_of(pair["source"].split(), pair["target"]) for pair in part]
+        (data / f"{split}.ptb").write_text("\n".join(lines))
+    settings = SIZE | SHORT | MORE | {"data_dir": str(data), "attention_dropout": 0.0}
+    workdir = tmp_path_factory.mktemp("parsing") / "run"
+    resolved = config.resolve("wsj_parsing", overrides=settings)
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    experiment.train(experiment.build(resolved, workdir, strategy))
+    return experiment.restore(workdir, {})
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("export")
+    export.save(run, directory / "1")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(run):
+    """The trees of each sentence's beam, made in Python of what would be scored."""
+    outputs = run.translator().nbest(tf.constant(list(SENTENCES)))
+    found = (outputs["scores"] > -1e9).numpy()
+    targets = outputs["translations"].numpy()
+    return [
+        [tree_of(words, target.decode()) for target in row[is_one]] + [""] * sum(~is_one)
+        for words, row, is_one in zip(SENTENCES.values(), targets, found, strict=True)
+    ]
+
+
+CLEAN = """
+import json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("t2t_repro", "pipelines"):
+            raise ImportError(f"{name} must not be needed")
+
+sys.meta_path.insert(0, Blocker())
+import tensorflow as tf
+import tensorflow_text
+
+signatures = tf.saved_model.load(sys.argv[1]).signatures
+text = tf.constant(json.load(sys.stdin))
+best = signatures["serving_default"](text=text)["translation"].numpy().tolist()
+beam = signatures["nbest"](text=text)["translations"].numpy().tolist()
+json.dump([[tree.decode() for tree in row] for row in (best, *beam)], sys.stdout)
+"""
+
+
+def test_an_export_answers_trees_without_this_code(exported, expected):
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", CLEAN, exported / "1"],
+        input=json.dumps(list(SENTENCES)),
+        capture_output=True,
+        cwd=Path.home(),
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    best, *beam = json.loads(done.stdout)
+    assert best == [row[0] for row in expected]
+    assert beam == expected
+    assert expected[1] == expected[2] == ["", "", ""]
+    assert any(len(set(row)) == 3 for row in expected)
+
+
+load = functools.cache(export.load)
+
+
+@pytest.fixture
+def lines(monkeypatch, capfd):
+    """A function that runs `translate` on the sentences: its stdout's lines."""
+
+    def lines(*flags):
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
+        monkeypatch.setattr(export, "load", load)  # takes seconds
+        monkeypatch.setattr(sys, "argv", ["translate", *map(str, flags)])
+        stdin = io.BytesIO("".join(f"{sentence}\n" for sentence in SENTENCES).encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
+        with pytest.raises(SystemExit) as end:
+            command.run(translate.main)
+        stdout, stderr = capfd.readouterr()
+        assert end.value.code == 0, stderr
+        return stdout.split("\n")[:-1]
+
+    return lines
+
+
+def test_translate_prints_trees_of_a_run_and_of_its_export(lines, run, exported, expected):
+    indented = [trees.indented(trees.parse(row[0])) for row in expected]
+    for source in (f"--workdir={run.workdir}", f"--saved_model={exported}"):
+        assert lines(source, "--nbest=3") == [tree for row in expected for tree in row]
+        assert lines(source, "--pretty") == "\n".join(indented).split("\n")
+    assert lines(f"--saved_model={exported}") == [row[0] for row in expected]
+
+
+def test_only_trees_are_indented():
+    with pytest.raises(BadInput, match="--pretty: toy_ende does not parse"):
+        translate._check_pretty(True, "toy_ende")
+    translate._check_pretty(True, "toy_parsing")
+    with pytest.raises(BadInput, match="--pretty: wanted the export of a run that parses; not a"):
+        translate._indented("Ein Hund.")
+
+
+def test_figures_are_of_what_the_model_writes(run, tmp_path, monkeypatch, capsys):
+    """The pieces of brackets and tags, which is what it attends from."""
+    given = [f"--workdir={run.workdir}", "--sentence=The cat sleeps .", "--target=openNP DT NN"]
+    for output in ("page.html", "cross.png"):
+        flags = [*given, f"--output={tmp_path / output}", "--kind=cross", "--word=DT"]
+        monkeypatch.setattr(sys, "argv", ["visualize", *flags])
+        visualize.main()
+        assert capsys.readouterr().out == "openNP DT NN\n"
+    assert "wsj_parsing, base" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert (tmp_path / "cross.png").read_bytes().startswith(b"\x89PNG")
