@@ -150,9 +150,10 @@ def begin_together(
 
 def build(config: Config, workdir: Path, strategy: tf.distribute.Strategy) -> Experiment:
     """A model with its initial weights and its vocabulary, learnt on first use."""
-    keras.utils.set_random_seed(config.train.seed)
     corpus = Corpus(config, workdir, made=Cluster(strategy).size > 1)
     vocabulary = corpus.vocabulary
+    # Not before: where TFDS prepares text, it draws random numbers, too.
+    keras.utils.set_random_seed(config.train.seed)
     with strategy.scope():
         rows = config.model.embedding_rows or vocabulary.size
         if rows < vocabulary.size:

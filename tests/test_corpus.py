@@ -3,18 +3,22 @@
 import gzip
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro import corpus as corpora
+from t2t_repro import experiment
 from t2t_repro.corpus import Corpus
+from t2t_repro.strategy import default_strategy
 
 ROOT = Path(__file__).parents[1]
 SENTENCES = [f"{animal} number {n} sees {n + 7} dogs" for n in range(40) for animal in ("a", "b")]
@@ -273,3 +277,24 @@ def test_unknown_beam_runner(tmp_path, text):
     )
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("error: --beam_pipeline_options: Unexpected")
+
+
+def test_initial_weights_are_of_the_seed_alone(tmp_path, text, monkeypatch):
+    """Reading may draw random numbers, as TFDS does where it prepares text."""
+    examples = Corpus._examples
+
+    def drawing(*given):
+        random.random()
+        np.random.random()
+        return examples(*given)
+
+    size = {"num_layers": 1, "d_model": 8, "d_ff": 8, "embedding_rows": None}
+    settings = corpus(tmp_path, text, **size).config
+
+    def weights():
+        return experiment.build(settings, tmp_path / "run", default_strategy()).model.get_weights()
+
+    expected = weights()
+    monkeypatch.setattr(Corpus, "_examples", drawing)
+    for ours, theirs in zip(weights(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
