@@ -116,6 +116,20 @@ def test_heads_of_any_width_follow_the_formula(layer):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_queries_keys_and_values_start_as_parts_of_one_glorot_matrix():
+    layer = MultiHeadAttention(d_model=128, num_heads=4, d_k=32, d_v=48)
+    layer.build((None, None, 128))
+    drawn = [array(part.kernel) for part in (layer.query, layer.key, layer.value)]
+    joined = np.concatenate(drawn, axis=1)
+    whole = array(keras.initializers.GlorotUniform(seed=1)((128, 4 * (32 + 32 + 48))))
+    assert joined.shape == whole.shape
+    assert joined.std() == pytest.approx(whole.std(), rel=0.02)
+    assert abs(joined).max() == pytest.approx(abs(whole).max(), rel=0.001)
+    assert abs(np.corrcoef(drawn[0].ravel(), drawn[1].ravel())[0, 1]) < 0.05  # not the same numbers
+    output = array(layer.output_projection.kernel)  # by itself
+    assert output.var() == pytest.approx(2 / (128 + 4 * 48), rel=0.05)
+
+
 def test_called_on_x_alone_it_is_self_attention(layer):
     x = np.random.default_rng(2).normal(size=(1, 4, 12)).astype("float32")
     ours = array(layer(x, causal_mask(4)))
