@@ -23,8 +23,8 @@ ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 SIZE = [
     *("--num_layers=1", "--d_model=32", "--d_ff=64", "--num_heads=2", "--d_k=16", "--d_v=16"),
     *("--vocabulary_size=500", "--tokens_per_batch=1024", "--warmup_steps=60"),
-    *("--train_steps=120", "--checkpoint_steps=40", "--log_steps=50", "--eval_sentences=20"),
-    "--max_extra_length=20",
+    *("--train_steps=360", "--checkpoint_steps=120", "--log_steps=50", "--eval_sentences=20"),
+    *("--max_extra_length=20", "--learning_rate_scale=0.5", "--dropout=0"),
 ]
 
 LINES = [
@@ -76,7 +76,7 @@ def workdir(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("end_to_end") / "runs" / "tiny"
     stdout, stderr = command("train", f"--workdir={workdir}", *SIZE)
     assert stdout == b""
-    assert "step 120: dev/perplexity" in stderr
+    assert "step 360: dev/perplexity" in stderr
     assert "FLOPs by count" in stderr
     assert f"python -m t2t_repro.evaluate --workdir={workdir}" in stderr
     return workdir
@@ -108,7 +108,7 @@ def test_work_directory(workdir):
     names = files(workdir)
     events = [name for name in names if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
-    steps = [f"step-{step}" for step in (40, 80, 120)]
+    steps = [f"step-{step}" for step in (120, 240, 360)]
     parts = [part for step in steps for part in (f"{step}.index", f"{step}.data-00000-of-00001")]
     shard = [f"shard-00000.{part}" for part in ("ids.npy", "lengths.npy", "json")]
     (train,) = (path.name for path in workdir.glob("prepared/train-*"))
@@ -132,7 +132,7 @@ def test_cost_of_training_is_kept(workdir):
     (name, cost), *others = json.loads((workdir / "results.json").read_text()).items()
     assert (name, others) == ("cost", [])
     assert cost["device"] == "CPU"
-    assert cost["target_positions"] > 120 * 9
+    assert cost["target_positions"] > 360 * 9
     assert cost["flops"] > 6 * 500 * 32 * cost["target_positions"]  # the output matrix alone
     assert cost["formula_flops"] is None
     assert 0.1 < cost["seconds"] < 120
@@ -143,13 +143,13 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path)
     shutil.copytree(workdir, run)
     before = files(run)
     _, stderr = command("train", f"--workdir={run}", *SIZE)
-    assert "step 120 is done already" in stderr
+    assert "step 360 is done already" in stderr
     assert files(run) == before
 
-    _, stderr = command("train", f"--workdir={run}", "--train_steps=130")
-    assert "going on from step 120 of 130" in stderr
+    _, stderr = command("train", f"--workdir={run}", "--train_steps=370")
+    assert "going on from step 360 of 370" in stderr
     after = files(run)
-    assert "checkpoints/step-130.index" in after
+    assert "checkpoints/step-370.index" in after
     kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
