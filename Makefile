@@ -29,7 +29,7 @@ SENTENCES = \
 	"We know that my sister called the doctor on March 3rd, 2015." \
 	"Because the house is old, twenty-one children help the king."
 
-test: .venv/installed-dev  ## everything, 12 to 14 minutes on 2 cores
+test: .venv/installed-dev  ## everything, 12 to 15 minutes on 2 cores
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-dev
