@@ -89,14 +89,15 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
     """
     pairs, source, target = shape
     width = 2 if precision.endswith("bfloat16") else 4  # bytes, of all but softmax and norms
+    both = 4 + width % 4  # of an array that bfloat16 has in both widths
     heads = width * model.num_heads * (model.d_k + model.d_v)  # queries and heads; keys and values
     add_norm = model.d_model * (1 + 4 + 4 + width)
     feed_forward = width * model.d_ff + add_norm
     encoder = 2 * heads + add_norm + feed_forward + heads  # the last: for cross-attention
     decoder = 2 * heads + add_norm + heads + add_norm + feed_forward
-    weights = (source**2 + target**2 + target * source) * model.num_heads * (4 + width % 4)
+    weights = (source**2 + target**2 + target * source) * model.num_heads * both
     layers = model.num_layers * (source * encoder + target * decoder + weights)
-    vocabulary = target * rows * (4 + 4 + width % 4)
+    vocabulary = target * rows * (4 + both)
     return 3 * 4 * sum(matrix_weights(model, rows)) + pairs * (layers + vocabulary)
 
 

@@ -3,12 +3,11 @@
 import functools
 import io
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
+import test_export
 
 from pipelines import toy_parsing, trees
 from pipelines.errors import BadInput
@@ -71,18 +70,7 @@ def expected(run):
     ]
 
 
-CLEAN = """
-import json, sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("t2t_repro", "pipelines"):
-            raise ImportError(f"{name} must not be needed")
-
-sys.meta_path.insert(0, Blocker())
-import tensorflow as tf
-import tensorflow_text
-
+ANSWERS = """
 signatures = tf.saved_model.load(sys.argv[1]).signatures
 text = tf.constant(json.load(sys.stdin))
 best = signatures["serving_default"](text=text)["translation"].numpy().tolist()
@@ -92,16 +80,9 @@ json.dump([[tree.decode() for tree in row] for row in (best, *beam)], sys.stdout
 
 
 def test_an_export_answers_trees_without_this_code(exported, expected):
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", CLEAN, exported / "1"],
-        input=json.dumps(list(SENTENCES)),
-        capture_output=True,
-        cwd=Path.home(),
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    best, *beam = json.loads(done.stdout)
+    program = test_export.ALONE + ANSWERS
+    answers = test_export.child("-c", program, exported / "1", stdin=json.dumps(list(SENTENCES)))
+    best, *beam = json.loads(answers)
     assert best == [row[0] for row in expected]
     assert beam == expected
     assert expected[1] == expected[2] == ["", "", ""]
