@@ -49,6 +49,7 @@ class Plan(NamedTuple):
             **{name: paper[name] for name in _OWN},
             **{name: paper[name] // self.divisor for name in _DIVIDED},
             "train_steps": self.updates * paper["train_steps"] // config.Train.train_steps,
+            "cooldown_share": 0.0,
             # Only the last weights are scored; others are kept to go on from after a stop.
             "checkpoint_steps": 0,
             "keep_checkpoints": 1,

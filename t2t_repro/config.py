@@ -107,6 +107,9 @@ class Train:
     train_steps: int = setting(100_000, "updates to make in all (5.2)", low=1, may_change=True)
     warmup_steps: int = setting(4000, "updates of rising learning rate (5.3)", low=1)
     learning_rate_scale: float = setting(1.0, "factor on equation 3; the paper: 1", low=0)
+    cooldown_share: float = setting(
+        0.0, "last share of train_steps, the rate falling to 0", low=0, below=1, may_change=True
+    )
     beta_1: float = setting(0.9, "Adam (5.3)", low=0, below=1)
     beta_2: float = setting(0.98, "Adam (5.3)", low=0, below=1)
     epsilon: float = setting(1e-9, "Adam (5.3)", low=0)
@@ -145,9 +148,8 @@ class Train:
         1000, "dev sentences translated at a checkpoint, for BLEU", low=0, may_change=True
     )
     eval_share: float = setting(
-        0.02, "most of the time that dev scores may take; not counting the last", low=0,
-        may_change=True,
-    )  # fmt: skip
+        0.02, "most of the time that dev scores may take; the last apart", low=0, may_change=True
+    )
 
 
 @dataclass(frozen=True)

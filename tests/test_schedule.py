@@ -34,11 +34,25 @@ def test_scale_multiplies():
     )
 
 
+def test_cooldown_falls_linearly_to_zero_after_the_last_step():
+    plain = NoamSchedule(64, warmup_steps=10)
+    cooled = NoamSchedule(64, warmup_steps=10, cooldown_steps=40, train_steps=100)
+    shares = [rate(cooled, step) / rate(plain, step) for step in (1, 61, 81, 100, 101)]
+    assert shares == pytest.approx([1, 1, 0.5, 1 / 40, 0])
+
+
 def test_serialisation_keeps_every_argument():
+    arguments = {
+        "d_model": 64,
+        "warmup_steps": 30,
+        "scale": 2.0,
+        "cooldown_steps": 5,
+        "train_steps": 90,
+    }
     schedules = keras.optimizers.schedules
-    saved = schedules.serialize(NoamSchedule(64, warmup_steps=30, scale=2.0))
+    saved = schedules.serialize(NoamSchedule(**arguments))
     loaded = schedules.deserialize(saved, custom_objects={"NoamSchedule": NoamSchedule})
-    assert (loaded.d_model, loaded.warmup_steps, loaded.scale) == (64, 30, 2.0)
+    assert vars(loaded) == arguments
 
 
 def test_optimizer_takes_the_rate_of_the_coming_update():
