@@ -10,6 +10,14 @@ since they are known from the source, where byte pairs leave none unknown; and t
 which Vinyals's XX for every word could not. The label of a closing bracket is said twice, and that
 is what a broken output is mended by. TOP is left out: every tree has it.
 
+With `spell_words` the word comes before its tag:
+
+    openS openNP The_DT cat_NN closeNP openVP sleeps_VBZ closeVP ._. closeS
+
+so that a model knows where it is by copying, where it would have to count; a few thousand trees do
+not teach it that (docs/results.md). The target is twice as long. On the way back the tag alone is
+read; words come from the source.
+
 Brackets are spelt in letters because the tokeniser joins letters with letters only. "(NP" would
 always be two pieces, and a target of the Wall Street Journal 99 pieces on average instead of 62. As
 it is, a symbol is one piece if it is frequent.
@@ -26,19 +34,24 @@ OPEN, CLOSE = "open", "close"
 _SPELT = {"(": OPEN, ")": CLOSE}
 # Nothing else can stand in a label or tag of a bracketed tree.
 _SYMBOL = re.compile(r"[^()\s]+", re.ASCII)
+SPELT_WORD = ".*_(.+)"  # and its tag; neither treebank that was at hand has _ in a label or tag
+_spelt_word = re.compile(SPELT_WORD).fullmatch
 # Marks that Penn tags in one way only.
 MARKS = {",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "...": ":"}
 MARKS |= {"``": "``", "''": "''"}
 
 
-def linear(tree: Tree) -> str:
+def linear(tree: Tree, spell_words: bool = False) -> str:
     """The target of a normalised tree."""
-    parts = [_symbol(kind, item) for kind, item in symbols(Tree(tree.leaves, tree.brackets[1:]))]
-    return " ".join(parts)
 
+    def symbol(kind: str, item: Bracket | Leaf) -> str:
+        if isinstance(item, Leaf):
+            return f"{item.word}_{item.tag}" if spell_words else item.tag
+        return _SPELT[kind] + item.label
 
-def _symbol(kind: str, item: Bracket | Leaf) -> str:
-    return item.tag if isinstance(item, Leaf) else _SPELT[kind] + item.label
+    return " ".join(
+        symbol(kind, item) for kind, item in symbols(Tree(tree.leaves, tree.brackets[1:]))
+    )
 
 
 def restored(text: str, words: Sequence[str]) -> Tree:
@@ -53,13 +66,13 @@ def restored(text: str, words: Sequence[str]) -> Tree:
     brackets: list[Bracket] = []
     opened: list[int] = []
     for symbol in _SYMBOL.findall(text):
-        if symbol.startswith(OPEN):
+        if (tag := _tag(symbol)) is not None:
+            tags.append(tag)
+        elif symbol.startswith(OPEN):
             opened.append(len(brackets))
             brackets.append(Bracket(symbol.removeprefix(OPEN), min(len(tags), len(words)), -1))
-        elif symbol.startswith(CLOSE):
-            _close(symbol.removeprefix(CLOSE), brackets, opened, min(len(tags), len(words)))
         else:
-            tags.append(symbol)
+            _close(symbol.removeprefix(CLOSE), brackets, opened, min(len(tags), len(words)))
     for number in opened:
         brackets[number] = brackets[number]._replace(end=len(words))
     if len(tags) < len(words) and brackets:
@@ -67,6 +80,13 @@ def restored(text: str, words: Sequence[str]) -> Tree:
         brackets[brackets.index(last)] = last._replace(end=len(words))
     leaves = list(map(Leaf, _aligned(tags, words), words))
     return rooted(leaves, [b for b in brackets if b.start < b.end])
+
+
+def _tag(symbol: str) -> str | None:
+    """Of a leaf; None of a bracket."""
+    if spelt := _spelt_word(symbol):
+        return spelt[1]
+    return None if symbol.startswith((OPEN, CLOSE)) else symbol
 
 
 def _aligned(tags: list[str], words: Sequence[str]) -> list[str]:
@@ -103,7 +123,7 @@ def with_numbered_words(target: str, output: str) -> tuple[str, str]:
     For scores of a run: its two trees have the same words, whatever they are. Punctuation stays
     what it is, as far as the target's tags tell.
     """
-    tags = [symbol for symbol in _SYMBOL.findall(target) if not symbol.startswith((OPEN, CLOSE))]
-    marks = MARKS.values()
+    said = map(_tag, _SYMBOL.findall(target))
+    tags, marks = [tag for tag in said if tag is not None], MARKS.values()
     words = [tag if tag in marks else str(number) for number, tag in enumerate(tags, start=1)]
     return bracketed(restored(target, words)), bracketed(restored(output, words))

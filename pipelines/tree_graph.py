@@ -8,7 +8,7 @@ Axes: b sentences, w words, s symbols of an output; shorter rows end with "".
 
 import tensorflow as tf
 
-from pipelines.linear_trees import CLOSE, MARKS, OPEN, UNKNOWN_TAG
+from pipelines.linear_trees import CLOSE, MARKS, OPEN, SPELT_WORD, UNKNOWN_TAG
 from pipelines.trees import ROOT
 
 
@@ -24,7 +24,8 @@ def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         String [b]; "" for a sentence without words.
     """
     words, symbols = _words(sentences), _split(tf.strings.regex_replace(outputs, "[()]", " "))
-    opens, closes = _begin(symbols, OPEN), _begin(symbols, CLOSE)  # [b, s]
+    spelt = tf.strings.regex_full_match(symbols, SPELT_WORD)  # [b, s]
+    opens, closes = (~spelt & _begin(symbols, bracket) for bracket in (OPEN, CLOSE))  # [b, s]
     is_tag = (symbols != "") & ~opens & ~closes  # [b, s]
     said, wanted = _count(is_tag), _count(words != "")  # [b, 1]
     place = tf.cumsum(tf.cast(is_tag, tf.int32), axis=1, exclusive=True)  # [b, s] tags before
@@ -33,7 +34,7 @@ def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     end = _ends(opens, closes, labels, start, wanted)
     end = tf.where((said < wanted) & _first_of_the_last(end), wanted, end)
     holds_words = opens & (start < end)
-    tags = _at(is_tag, place, symbols, words)
+    tags = _at(is_tag, place, tf.strings.regex_replace(symbols, f"^{SPELT_WORD}$", r"\1"), words)
     tags = tf.where(said == wanted, tags, _realigned(tags, words))
     opening = _at(holds_words, start, " (" + labels, words)
     closing = _at(holds_words, end - 1, tf.fill(tf.shape(symbols), ")"), words)

@@ -26,6 +26,7 @@ def examples(
     data_dir: str | None,
     extra_tree_files: Sequence[str] = (),
     gold_repeats: int = 1,
+    spell_words: bool = False,
 ) -> Iterator[dict[str, str]]:
     """Yields {"source": the words, "target": the tree in one line}, normalised; see `linear_trees`.
 
@@ -40,26 +41,27 @@ def examples(
         extra_tree_files: Training trees beside the treebank's, such as a parser's output for the
             semi-supervised setting; plain or .gz.
         gold_repeats: How often the training text holds each tree of the treebank.
+        spell_words: Whether targets spell each word before its tag.
 
     Raises:
         BadInput: `data_dir` holds neither layout (at once), or a file is unusable.
     """
     gold = _files(split, data_dir)
     if split != "train":
-        return _pairs(gold)
-    return _pairs([*gold * gold_repeats, *map(Path, extra_tree_files)])
+        return _pairs(gold, spell_words)
+    return _pairs([*gold * gold_repeats, *map(Path, extra_tree_files)], spell_words)
 
 
-def pair(tree: Tree) -> dict[str, str]:
+def pair(tree: Tree, spell_words: bool = False) -> dict[str, str]:
     """{"source", "target"} of a normalised tree."""
-    return {"source": " ".join(tree.words), "target": linear(tree)}
+    return {"source": " ".join(tree.words), "target": linear(tree, spell_words)}
 
 
-def _pairs(files: Sequence[Path]) -> Iterator[dict[str, str]]:
+def _pairs(files: Sequence[Path], spell_words: bool) -> Iterator[dict[str, str]]:
     for path in files:
         for tree in map(trees.normalised, trees.read(path)):
             if tree.leaves:
-                yield pair(tree)
+                yield pair(tree, spell_words)
 
 
 def _files(split: str, data_dir: str | None) -> list[Path]:

@@ -94,6 +94,7 @@ class Data:
     )
     extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
     gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
+    spell_words: bool = setting(False, "wsj_parsing: words in the target, for small treebanks")
     held_out_share: float = setting(
         0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
     )

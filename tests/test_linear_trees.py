@@ -19,6 +19,7 @@ real_trees = pytest.mark.skipif(
 )
 TREE = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))"
 TARGET = "openS openNP DT NN closeNP openVP VBZ closeVP . closeS"
+SPELT_TARGET = "openS openNP The_DT cat_NN closeNP openVP sleeps_VBZ closeVP ._. closeS"
 WORDS = ["The", "cat", "sleeps", "."]
 
 
@@ -36,11 +37,20 @@ def test_a_tree_and_its_target():
     assert bracketed(restored(TARGET, WORDS)) == TREE
 
 
+def test_words_before_their_tags():
+    assert linear(parse(TREE), spell_words=True) == SPELT_TARGET
+    assert bracketed(restored(SPELT_TARGET, WORDS)) == TREE
+    # Tags count, whatever the words; a word may look like a bracket, and hold the mark itself.
+    other = SPELT_TARGET.replace("The", "openS").replace("cat", "_closeNP_").replace("sleeps", "")
+    assert bracketed(restored(other, WORDS)) == TREE
+
+
 @real_trees
 @pytest.mark.parametrize("file", ["gum_trees/dev.ptb", "treebank_sample/dev.mrg"])
 def test_nothing_of_real_trees_is_lost(file):
     for tree in map(trees.normalised, trees.read(DATA / file)):
         assert restored(linear(tree), tree.words) == tree
+        assert restored(linear(tree, spell_words=True), tree.words) == tree
 
 
 @real_trees
@@ -54,6 +64,12 @@ def test_the_vocabulary_loses_no_symbol_and_most_are_one_piece(name):
     assert vocabulary.decode(ids) == targets
     symbols = sum(len(target.split()) for target in targets)
     assert sum(map(len, ids)) < 1.05 * symbols + len(targets)
+    spelt = treebank.examples("train", data_dir=str(DATA / name), spell_words=True)
+    decoded = vocabulary.decode(vocabulary.encode([pair["target"] for pair in spelt]))
+    for pair, target in zip(pairs, decoded, strict=True):
+        assert restored(target, pair["source"].split()) == restored(
+            pair["target"], pair["source"].split()
+        )
 
 
 # What a model may write; every tree has the words a b c d.
@@ -92,7 +108,7 @@ def test_a_broken_target_is_mended(text, tree):
 def test_whatever_comes_there_is_a_tree_with_exactly_the_words():
     rng = random.Random(1)
     marks = ["(S", ")S", "(NP", ")NP", ")VP", "DT", "NN", ".", "(", ")", "()", "x)y", "((", "é"]
-    known = [spelt(mark) for mark in marks] + ["open", "close", "opened"]
+    known = [spelt(mark) for mark in marks] + ["open", "close", "opened", "a_NN", "open_", "_"]
     for _ in range(3000):
         words = [f"w{n}" for n in range(rng.randrange(1, 9))]
         text = " ".join(rng.choices(known, k=rng.randrange(30)))
@@ -126,6 +142,7 @@ def test_a_run_is_scored_by_its_targets():
     assert worse["recall"] == pytest.approx(100 * 2 / 6)
     assert worse["precision"] == 100
     assert (worse["lines"], worse["skipped"]) == (2, 0)
+    assert score([SPELT_TARGET], [SPELT_TARGET], settings) == score([TARGET], [TARGET], settings)
 
 
 def test_punctuation_taken_for_a_word_is_what_evalb_leaves_out():

@@ -57,12 +57,15 @@ def test_every_tree_of_toy_parsing():
 def test_real_trees(file):
     gold = list(map(trees.normalised, trees.read(DATA / file)))
     sentences = [" ".join(tree.words) for tree in gold]
-    assert in_the_graph(sentences, list(map(linear, gold))) == list(map(trees.bracketed, gold))
+    for spell_words in (False, True):
+        targets = [linear(tree, spell_words) for tree in gold]
+        assert in_the_graph(sentences, targets) == list(map(trees.bracketed, gold))
 
 
 def damaged(symbols, rng):
     """Symbols lost, doubled, swapped, replaced, put in, or cut off."""
     strange = ["open", "close", "opens", "openopenS", "openclose", "closeNP", "closeX", "XX", ","]
+    strange += ["cat_NN", "open_VB", "a_b_openS", "_,", "b_", "_", "__", "a__", "ß_é"]
     strange += [".", "``", "-LRB-", "(", ")", "()", "x)y", "((", "é", "\u2047", "openÜ", "closeÜ"]
     symbols = list(symbols)
     for _ in range(rng.randrange(8)):
