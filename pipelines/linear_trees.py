@@ -15,8 +15,8 @@ With `spell_words` the word comes before its tag:
     openS openNP The_DT cat_NN closeNP openVP sleeps_VBZ closeVP ._. closeS
 
 so that a model knows where it is by copying, where it would have to count; a few thousand trees do
-not teach it that (docs/results.md). The target is twice as long. On the way back the tag alone is
-read; words come from the source.
+not teach it that (docs/results.md). The target is twice as long. On the way back the words serve to
+find which word of the source each tag is of, where some were left out or said twice.
 
 Brackets are spelt in letters because the tokeniser joins letters with letters only. "(NP" would
 always be two pieces, and a target of the Wall Street Journal 99 pieces on average instead of 62. As
@@ -24,6 +24,7 @@ it is, a symbol is one piece if it is frequent.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from pipelines.trees import Bracket, Leaf, Tree, bracketed, rooted, symbols
@@ -34,11 +35,13 @@ OPEN, CLOSE = "open", "close"
 _SPELT = {"(": OPEN, ")": CLOSE}
 # Nothing else can stand in a label or tag of a bracketed tree.
 _SYMBOL = re.compile(r"[^()\s]+", re.ASCII)
-SPELT_WORD = ".*_(.+)"  # and its tag; neither treebank that was at hand has _ in a label or tag
+SPELT_WORD = "(.+)_(.+)"  # and its tag; neither treebank that was at hand has _ in a label or tag
 _spelt_word = re.compile(SPELT_WORD).fullmatch
 # Marks that Penn tags in one way only.
 MARKS = {",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "...": ":"}
 MARKS |= {"``": "``", "''": "''"}
+# As other treebanks spell them. A plain " opens as often as it closes: EVALB deletes either tag.
+MARKS |= {"“": "``", "”": "''", '"': "''", "…": ":", "—": ":"}
 
 
 def linear(tree: Tree, spell_words: bool = False) -> str:
@@ -58,49 +61,94 @@ def restored(text: str, words: Sequence[str]) -> Tree:
     """The tree with exactly these words that a target says, or comes nearest to saying.
 
     Whatever the text, there is one. A closing bracket also closes what is open inside of its own,
-    and counts for nothing if it has none; brackets without a word are dropped. Words too many are
-    cut off; those missing go into the innermost bracket still open, or else into the outermost of
-    those that end last. See `_aligned` for the tags then.
+    and counts for nothing if it has none; brackets without a word are dropped. Where words are
+    spelt, `_places` finds which are meant. Else words too many are cut off, and those missing go
+    into the innermost bracket still open, or else into the outermost of those that end last. See
+    `_tags` for the tags then.
     """
-    tags: list[str] = []
+    symbols = _SYMBOL.findall(text)
+    said = [leaf for leaf in map(_leaf, symbols) if leaf]
+    places = _places([leaf.word for leaf in said], words)
     brackets: list[Bracket] = []
     opened: list[int] = []
-    for symbol in _SYMBOL.findall(text):
-        if (tag := _tag(symbol)) is not None:
-            tags.append(tag)
+    count = 0  # of leaves
+    for symbol in symbols:
+        seen = places[count] if count else 0
+        if _leaf(symbol):
+            count += 1
         elif symbol.startswith(OPEN):
             opened.append(len(brackets))
-            brackets.append(Bracket(symbol.removeprefix(OPEN), min(len(tags), len(words)), -1))
+            brackets.append(Bracket(symbol.removeprefix(OPEN), seen, -1))
         else:
-            _close(symbol.removeprefix(CLOSE), brackets, opened, min(len(tags), len(words)))
+            _close(symbol.removeprefix(CLOSE), brackets, opened, seen)
     for number in opened:
         brackets[number] = brackets[number]._replace(end=len(words))
-    if len(tags) < len(words) and brackets:
+    if places[-1] < len(words) and brackets:
         last = max(brackets, key=lambda bracket: bracket.end)  # the first of several
         brackets[brackets.index(last)] = last._replace(end=len(words))
-    leaves = list(map(Leaf, _aligned(tags, words), words))
+    leaves = list(map(Leaf, _tags(said, places, words), words))
     return rooted(leaves, [b for b in brackets if b.start < b.end])
 
 
-def _tag(symbol: str) -> str | None:
-    """Of a leaf; None of a bracket."""
+def _leaf(symbol: str) -> Leaf | None:
+    """The tag, and the word if it is spelt; None of a bracket."""
     if spelt := _spelt_word(symbol):
-        return spelt[1]
-    return None if symbol.startswith((OPEN, CLOSE)) else symbol
+        return Leaf(spelt[2], spelt[1])
+    return None if symbol.startswith((OPEN, CLOSE)) else Leaf(symbol, "")
 
 
-def _aligned(tags: list[str], words: Sequence[str]) -> list[str]:
-    """A tag for each word: those that were said, if they are as many.
+def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
+    """Which word each leaf is, and last how many words there are up to the end.
 
-    Else tags stand beside wrong words. Punctuation then gets its own tag, and no word one of
+    Leaves without a word of their own share the place of the next one. Words that were said and are
+    there are matched, as many as can be in order. Between two of these, words are counted from the
+    left: those too many have no place, and those missing go with the word before.
+    """
+    if not any(said):
+        return [min(place, len(words)) for place in range(len(said) + 1)]
+    match = _matches(said, words)
+    places = [len(words)]
+    for number in reversed(range(len(said))):
+        before = next((i for i in range(number, -1, -1) if i in match), -1)
+        offset = match[before] - before if before >= 0 else 0
+        after = next((match[i] for i in range(number + 1, len(said)) if i in match), len(words))
+        places.append(min(number + offset, after))
+    return places[::-1]
+
+
+def _matches(said: Sequence[str], words: Sequence[str]) -> dict[int, int]:
+    """{number in `said`: number in `words`} of a longest common subsequence.
+
+    Of several that which leaves out the last of `said`, and takes the first of `words`.
+    """
+    rows = [[0] * (len(words) + 1)]  # lengths for the first i of `said` and j of `words`
+    for word in said:
+        row = [0]
+        for j, other in enumerate(words):
+            row.append(max(row[j], rows[-1][j + 1], rows[-1][j] + (word == other)))
+        rows.append(row)
+    match, j = {}, len(words)
+    for i in reversed(range(len(said))):
+        if rows[i + 1][j] > rows[i][j]:
+            j = match[i] = bisect_left(rows[i + 1], rows[i + 1][j]) - 1
+    return match
+
+
+def _tags(said: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> list[str]:
+    """A tag for each word: those that were said, if each has its word.
+
+    Else tags may stand beside wrong words. Punctuation then gets its own tag, and no word one of
     punctuation: EVALB deletes by tag, and would leave out the sentence as one of other words.
     """
-    if len(tags) == len(words):
+    tags = [UNKNOWN_TAG] * len(words)
+    for leaf, start, end in zip(said, places, places[1:], strict=False):
+        if start < end:
+            tags[start] = leaf.tag
+    if list(places) == list(range(len(words) + 1)):
         return tags
-    padded = tags[: len(words)] + [UNKNOWN_TAG] * (len(words) - len(tags))
     return [
         MARKS.get(word, UNKNOWN_TAG if tag in MARKS.values() else tag)
-        for tag, word in zip(padded, words, strict=True)
+        for tag, word in zip(tags, words, strict=True)
     ]
 
 
@@ -121,9 +169,11 @@ def with_numbered_words(target: str, output: str) -> tuple[str, str]:
     """A target and a model's output for it, both as bracketed trees over the words 1, 2, 3 ...
 
     For scores of a run: its two trees have the same words, whatever they are. Punctuation stays
-    what it is, as far as the target's tags tell.
+    what it is, as far as the target's tags tell. Words that the target spells are these.
     """
-    said = map(_tag, _SYMBOL.findall(target))
-    tags, marks = [tag for tag in said if tag is not None], MARKS.values()
-    words = [tag if tag in marks else str(number) for number, tag in enumerate(tags, start=1)]
+    leaves, marks = filter(None, map(_leaf, _SYMBOL.findall(target))), MARKS.values()
+    words = [
+        leaf.word or (leaf.tag if leaf.tag in marks else str(number))
+        for number, leaf in enumerate(leaves, start=1)
+    ]
     return bracketed(restored(target, words)), bracketed(restored(output, words))

@@ -1,12 +1,14 @@
 """Trees to targets and back without loss, and a tree from whatever a model may write."""
 
+import difflib
+import itertools
 import random
 import re
 from pathlib import Path
 
 import pytest
 
-from pipelines import treebank, trees
+from pipelines import linear_trees, treebank, trees
 from pipelines.linear_trees import are_linear, linear, restored, with_numbered_words
 from pipelines.trees import Bracket, bracketed, parse
 from pipelines.vocabulary import Vocabulary
@@ -40,9 +42,11 @@ def test_a_tree_and_its_target():
 def test_words_before_their_tags():
     assert linear(parse(TREE), spell_words=True) == SPELT_TARGET
     assert bracketed(restored(SPELT_TARGET, WORDS)) == TREE
-    # Tags count, whatever the words; a word may look like a bracket, and hold the mark itself.
-    other = SPELT_TARGET.replace("The", "openS").replace("cat", "_closeNP_").replace("sleeps", "")
-    assert bracketed(restored(other, WORDS)) == TREE
+
+
+def test_a_spelt_word_may_look_like_a_bracket_and_hold_the_mark():
+    tree = parse("(TOP (S (NP (DT openS) (NN _closeNP_)) (. _)))")
+    assert restored(linear(tree, spell_words=True), tree.words) == tree
 
 
 @real_trees
@@ -103,6 +107,43 @@ def test_the_vocabulary_loses_no_symbol_and_most_are_one_piece(name):
 )
 def test_a_broken_target_is_mended(text, tree):
     assert mended(text) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        # as many as there are, one of them misspelt
+        ("(S (NP a_A b_B )NP x_C d_D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
+        # left out: they go with the word before, or with the first
+        ("(S (NP a_A d_D )NP )S", "(S (NP (A a) (XX b) (XX c) (D d)))"),
+        ("(S (NP a_A )NP (VP d_D )VP )S", "(S (NP (A a) (XX b) (XX c)) (VP (D d)))"),
+        ("(S (NP a_A b_B )NP )S", "(S (NP (A a) (B b) (XX c) (XX d)))"),
+        ("(S (NP c_C d_D )NP )S", "(S (NP (XX a) (XX b) (C c) (D d)))"),
+        # said twice, or of another sentence: no word is theirs
+        ("(S (NP a_A b_B )NP b_E c_C d_D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
+        ("(S (NP a_A )NP (VP x_X y_Y )VP b_B c_C d_D )S", "(S (NP (A a)) (B b) (C c) (D d))"),
+        ("(S (NP x_X )NP )S", "(S (NP (X a) (XX b) (XX c) (XX d)))"),
+        # some are spelt, some are not
+        ("(S (NP A b_B )NP D )S", "(S (NP (A a) (B b)) (D c) (XX d))"),
+    ],
+)
+def test_spelt_words_find_their_places(text, tree):
+    assert mended(text) == tree
+
+
+def test_as_many_words_are_matched_as_can_be():
+    """Beside difflib's, which may match fewer."""
+    rng = random.Random(4)
+    for _ in range(2000):
+        said, words = (rng.choices("abc", k=rng.randrange(1, 12)) for _ in range(2))
+        match = linear_trees._matches(said, words)
+        assert list(match.values()) == sorted(match.values(), reverse=True)
+        assert all(said[i] == words[j] for i, j in match.items())
+        blocks = difflib.SequenceMatcher(None, said, words, autojunk=False).get_matching_blocks()
+        assert len(match) >= sum(block.size for block in blocks)
+        for i in range(len(match) + 1, min(len(said), len(words)) + 1):
+            longer = map(tuple, itertools.combinations(said, i))
+            assert not set(longer) & set(itertools.combinations(words, i))
 
 
 def test_whatever_comes_there_is_a_tree_with_exactly_the_words():
