@@ -4,7 +4,8 @@ Of the paper's models d_model, d_ff, d_k and d_v are divided by one number, 4 if
 asked for; N, h, P_drop and eps_ls are the paper's, so that each row differs from base as it does
 there. All rows make the same number of updates, big three times as many: 300,000 to 100,000. Text,
 batches, warm-up and learning rate are the problem's own. Scores are on dev, of the last weights, no
-checkpoints averaged, with beam 4; perplexity is without label smoothing (6.2).
+checkpoints averaged, with beam 4 and alpha 0.6; perplexity is without label smoothing (6.2). The
+learning rate does not cool down.
 
 A row has a folder of its own in the work directory, is trained by `train` and scored by `evaluate`.
 The same command again goes on where it was stopped: what is finished is read in results.json.
@@ -27,7 +28,16 @@ Row = dict[str, Any]
 DIVISORS = (1, 2, 4, 8, 16)  # 16 is the least width in the table: A4's d_k
 _TRIAL = 200  # updates of base that tell how long one takes
 _DIVIDED = ("d_model", "d_ff", "d_k", "d_v")
-_OWN = ("num_layers", "num_heads", "dropout", "learned_positions", "label_smoothing")
+_OWN = (
+    "num_layers",
+    "num_heads",
+    "dropout",
+    "learned_positions",
+    "label_smoothing",
+    "cooldown_share",
+    "beam_size",
+    "alpha",
+)
 
 
 class Plan(NamedTuple):
@@ -49,7 +59,6 @@ class Plan(NamedTuple):
             **{name: paper[name] for name in _OWN},
             **{name: paper[name] // self.divisor for name in _DIVIDED},
             "train_steps": self.updates * paper["train_steps"] // config.Train.train_steps,
-            "cooldown_share": 0.0,
             # Only the last weights are scored; others are kept to go on from after a stop.
             "checkpoint_steps": 0,
             "keep_checkpoints": 1,

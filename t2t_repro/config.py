@@ -76,7 +76,7 @@ class Data:
         "none: in the work directory",
         may_change=True,
     )
-    tokenized: bool = setting(False, "multi30k_ende: its lower-cased tokenised version")
+    tokenized: bool = setting(False, "multi30k_ende: its lower-cased tokenised text")
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
     tsv_files: tuple[str, ...] = setting((), "parallel_text: instead, lines source<TAB>target")
