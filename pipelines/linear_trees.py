@@ -106,14 +106,15 @@ def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
     """
     if not any(said):
         return [min(place, len(words)) for place in range(len(said) + 1)]
-    match = _matches(said, words)
-    places = [len(words)]
+    match, places, place = _matches(said, words), [], 0
+    for number in range(len(said)):
+        places.append(match.get(number, place))
+        place = places[-1] + 1
+    limit = len(words)
     for number in reversed(range(len(said))):
-        before = next((i for i in range(number, -1, -1) if i in match), -1)
-        offset = match[before] - before if before >= 0 else 0
-        after = next((match[i] for i in range(number + 1, len(said)) if i in match), len(words))
-        places.append(min(number + offset, after))
-    return places[::-1]
+        places[number] = min(places[number], limit)
+        limit = match.get(number, limit)
+    return [*places, len(words)]
 
 
 def _matches(said: Sequence[str], words: Sequence[str]) -> dict[int, int]:

@@ -3,6 +3,8 @@
 import keras
 import pytest
 
+from t2t_repro.config import Train
+from t2t_repro.optimizer import make_optimizer
 from t2t_repro.schedule import NoamSchedule
 
 
@@ -39,6 +41,15 @@ def test_cooldown_falls_linearly_to_zero_after_the_last_step():
     cooled = NoamSchedule(64, warmup_steps=10, cooldown_steps=40, train_steps=100)
     shares = [rate(cooled, step) / rate(plain, step) for step in (1, 61, 81, 100, 101)]
     assert shares == pytest.approx([1, 1, 0.5, 1 / 40, 0])
+
+
+def test_a_share_of_a_runs_updates_cools_down():
+    config = Train(train_steps=20, warmup_steps=1, cooldown_share=0.5)
+    plain = NoamSchedule(512, warmup_steps=1)
+    for step, share in ((10, 1.0), (11, 1.0), (16, 0.5), (20, 0.1)):
+        optimizer = make_optimizer(config, 512)
+        optimizer.iterations.assign(step - 1)
+        assert float(optimizer.learning_rate) == pytest.approx(share * rate(plain, step), rel=1e-5)
 
 
 def test_serialisation_keeps_every_argument():

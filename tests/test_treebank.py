@@ -183,9 +183,10 @@ def test_settings_reach_the_reader(tmp_path):
     extra = tmp_path / "extra.ptb"
     extra.write_text(sentence(2))
     given = {"data_dir": str(tmp_path), "extra_tree_files": [str(extra)], "gold_repeats": 2}
-    settings = resolve("wsj_parsing", "semi_supervised", given)
-    pairs = PROBLEMS["wsj_parsing"].examples("train", settings)
+    settings = resolve("wsj_parsing", "semi_supervised", given | {"spell_words": True})
+    pairs = list(PROBLEMS["wsj_parsing"].examples("train", settings))
     assert [pair["source"] for pair in pairs] == ["File1", "File1", "File2"]
+    assert all(f"{pair['source']}_" in pair["target"] for pair in pairs)
 
 
 def test_trees_without_words_are_left_out(tmp_path):

@@ -72,7 +72,7 @@ class Twin(nn.Module):
 
 
 def counterparts(ours):
-    """(name of the torch parameter, its rows, our variable, its transpose) of every weight."""
+    """(name of the torch parameter, its rows, our variable, which is their transpose) of all."""
     d_model = ours.config.d_model
 
     def dense(ours, path, rows=...):
