@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines import trees
+from pipelines.altered_trees import altered
 from pipelines.errors import BadInput
 from pipelines.linear_trees import linear
 from pipelines.trees import Tree
@@ -26,6 +27,7 @@ def examples(
     data_dir: str | None,
     extra_tree_files: Sequence[str] = (),
     gold_repeats: int = 1,
+    altered_copies: int = 0,
     spell_words: bool = False,
 ) -> Iterator[dict[str, str]]:
     """Yields {"source": the words, "target": the tree in one line}, normalised; see `linear_trees`.
@@ -41,15 +43,19 @@ def examples(
         extra_tree_files: Training trees beside the treebank's, such as a parser's output for the
             semi-supervised setting; plain or .gz.
         gold_repeats: How often the training text holds each tree of the treebank.
+        altered_copies: How many trees with other words the training text holds beside each of the
+            treebank's, and if any, one of each of its parts; see `altered_trees`.
         spell_words: Whether targets spell each word before its tag.
 
     Raises:
         BadInput: `data_dir` holds neither layout (at once), or a file is unusable.
     """
     gold = _files(split, data_dir)
-    if split != "train":
-        return _pairs(gold, spell_words)
-    return _pairs([*gold * gold_repeats, *map(Path, extra_tree_files)], spell_words)
+    found = _trees(gold)
+    if split == "train":
+        extra = [Path(name) for name in extra_tree_files]
+        found = _train_trees(gold, gold_repeats, altered_copies, extra)
+    return (pair(tree, spell_words) for tree in found)
 
 
 def pair(tree: Tree, spell_words: bool = False) -> dict[str, str]:
@@ -57,11 +63,20 @@ def pair(tree: Tree, spell_words: bool = False) -> dict[str, str]:
     return {"source": " ".join(tree.words), "target": linear(tree, spell_words)}
 
 
-def _pairs(files: Sequence[Path], spell_words: bool) -> Iterator[dict[str, str]]:
+def _train_trees(
+    gold: Sequence[Path], repeats: int, copies: int, extra: Sequence[Path]
+) -> Iterator[Tree]:
+    for _ in range(repeats):
+        yield from _trees(gold)
+    if copies:
+        yield from altered(list(_trees(gold)), copies)
+    yield from _trees(extra)
+
+
+def _trees(files: Sequence[Path]) -> Iterator[Tree]:
+    """The trees of files, normalised, if they have a word."""
     for path in files:
-        for tree in map(trees.normalised, trees.read(path)):
-            if tree.leaves:
-                yield pair(tree, spell_words)
+        yield from (tree for tree in map(trees.normalised, trees.read(path)) if tree.leaves)
 
 
 def _files(split: str, data_dir: str | None) -> list[Path]:

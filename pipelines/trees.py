@@ -154,6 +154,23 @@ def rooted(leaves: Sequence[Leaf], brackets: Sequence[Bracket]) -> Tree:
     return Tree(tuple(leaves), (*root, *brackets))
 
 
+def subtrees(tree: Tree, least: int) -> Iterator[Tree]:
+    """Yields a tree under TOP for each bracket over at least `least` words but not over all.
+
+    Of brackets over the same words, one tree that has them all.
+    """
+    seen = {(0, len(tree.leaves))}
+    for number, (_, start, end) in enumerate(tree.brackets):
+        if (start, end) not in seen and end - start >= least:
+            seen.add((start, end))
+            inside = [
+                Bracket(label, first - start, last - start)
+                for label, first, last in tree.brackets[number:]
+                if start <= first and last <= end
+            ]
+            yield rooted(tree.leaves[start:end], inside)
+
+
 def _plain(label: str) -> str:
     """The label up to its first "-" or "="; one that begins with it, as -LRB- does, is whole."""
     match = re.match(r"[^-=]+", label)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from pipelines.errors import BadInput
 from pipelines.storage import is_address
 from t2t_repro import config
+from t2t_repro.values import nearest
 
 GROUPS_SHOWN = {
     "model": "model (section 3)",
@@ -41,9 +42,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = unknown[0].split("=")[0]
             known = [option for action in self._actions for option in action.option_strings]
-            raise BadInput(
-                f"unknown argument '{word}'{config.nearest(word, known)} (--help lists all)"
-            )
+            raise BadInput(f"unknown argument '{word}'{nearest(word, known)} (--help lists all)")
         return namespace
 
     def error(self, message: str) -> NoReturn:

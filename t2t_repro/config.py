@@ -11,7 +11,6 @@ the commands are one and the same word.
 """
 
 import dataclasses
-import difflib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 
 from pipelines.errors import BadInput
-from t2t_repro.values import from_text, setting, setting_value
+from t2t_repro.values import from_text, nearest, setting, setting_value
 
 AUTO = 0  # of max_tokens_per_replica
 
@@ -94,6 +93,9 @@ class Data:
     )
     extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
     gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
+    altered_copies: int = setting(
+        0, "wsj_parsing: copies of each tree with other words, and of its parts one", low=0
+    )
     spell_words: bool = setting(False, "wsj_parsing: words in the target, for small treebanks")
     held_out_share: float = setting(
         0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
@@ -201,12 +203,6 @@ FIELDS = {field.name: field for _, field in fields()}
 _TYPES = {
     name: hint for cls in GROUPS.values() for name, hint in typing.get_type_hints(cls).items()
 }
-
-
-def nearest(word: str, known: typing.Iterable[str]) -> str:
-    """A question after the known word that looks most like `word`; empty if none does."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def config_dir() -> Path:

@@ -149,6 +149,7 @@ class Corpus:
             "tokenized": data.tokenized,
             "held_out_share": data.held_out_share,
             "gold_repeats": data.gold_repeats,
+            "altered_copies": data.altered_copies,
             "spell_words": data.spell_words,
             "extra_trees": bool(data.extra_tree_files),
             "own_dev_files": bool(data.dev_source_files),

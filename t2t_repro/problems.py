@@ -79,6 +79,7 @@ def _wsj_parsing(split: str, config: Config) -> Examples:
         data_dir=data.data_dir,
         extra_tree_files=data.extra_tree_files,
         gold_repeats=data.gold_repeats,
+        altered_copies=data.altered_copies,
         spell_words=data.spell_words,
     )
 

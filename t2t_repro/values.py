@@ -1,9 +1,10 @@
 """A hyperparameter, and its value from YAML or a flag: of its type, within its bounds."""
 
 import dataclasses
+import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.errors import BadInput
@@ -25,6 +26,12 @@ def setting(
     """
     metadata = {"help": text, "low": low, "below": below, "among": among, "words": words}
     return dataclasses.field(default=default, metadata=metadata | {"may_change": may_change})
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A question after the known word that looks most like `word`; empty if none does."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def from_text(hint: Any, text: str) -> Any:

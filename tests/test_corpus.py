@@ -112,6 +112,7 @@ def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
         ({"test_source_files": ["d"], "test_target_files": ["e"]}, "own_test_files: True (there F"),
         ({"tokenized": True}, "tokenized: True (there False)"),
         ({"spell_words": True}, "spell_words: True (there False)"),
+        ({"altered_copies": 1}, "altered_copies: 1 (there 0)"),
         ({"dev_source_files": ["d"], "dev_target_files": ["e"]}, "own_dev_files: True (there Fals"),
     ],
 )

@@ -68,6 +68,16 @@ def test_no_break_spaces_belong_to_words():
     assert parse("(NP (CD 1\u00a0000)\n (NN cat))").words == ["1\u00a0000", "cat"]
 
 
+def test_subtrees_of_brackets_over_the_same_words_are_one():
+    tree = normalised(parse("(S (NP (NP (DT a) (NN b)) (CC and) (NN c)) (VP (VP (VB d) (NN e))))"))
+    assert [bracketed(part) for part in trees.subtrees(tree, 2)] == [
+        "(TOP (NP (NP (DT a) (NN b)) (CC and) (NN c)))",
+        "(TOP (NP (DT a) (NN b)))",
+        "(TOP (VP (VP (VB d) (NN e))))",
+    ]
+    assert len(list(trees.subtrees(tree, 3))) == 1
+
+
 @pytest.mark.parametrize("text", [RAW, PLAIN, "(A (B (C (D d))) (B (C c)) (. .))"])
 def test_written_trees_read_the_same(text):
     tree = parse(text)
@@ -176,6 +186,21 @@ def test_extra_trees_are_mixed_in_at_the_stated_rate(tmp_path):
     train = words("train", tmp_path, **more)
     assert train == ["File1", "File2"] * 3 + ["File4", "File5", "File6", "File7"]
     assert words("dev", tmp_path, **more) == ["File3"]
+
+
+def test_altered_trees_follow_the_treebank_s_own(tmp_path):
+    (tmp_path / "train.mrg").write_text(RAW + sentence(1))
+    (tmp_path / "dev.mrg").write_text(RAW)
+    extra = tmp_path / "extra.ptb"
+    extra.write_text(sentence(4))
+    settings = {"altered_copies": 2, "extra_tree_files": [str(extra)]}
+    train = words("train", tmp_path, **settings)
+    lengths = [11, 1, *[11, 11, 8, 7, 6, 4], 1, 1, 1]  # gold; copies and parts of RAW; of File1
+    assert [len(sentence.split()) for sentence in train] == lengths
+    assert train[1] == train[-2] == train[-3] == "File1"
+    assert train[-1] == "File4"
+    assert words("train", tmp_path, **settings) == train
+    assert words("dev", tmp_path, **settings) == train[:1]
 
 
 def test_settings_reach_the_reader(tmp_path):

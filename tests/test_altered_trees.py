@@ -1,0 +1,52 @@
+"""Altered trees keep what a tree is: tags, brackets, and words that the tags are known to have."""
+
+from pathlib import Path
+
+import pytest
+
+from pipelines import trees
+from pipelines.altered_trees import LEAST, OPEN_TAGS, SHARE, altered
+from pipelines.linear_trees import linear, restored
+
+GUM = Path(__file__).parents[2] / "shared" / "data" / "gum_trees" / "train.ptb.gz"
+pytestmark = pytest.mark.skipif(not GUM.exists(), reason=f"needs real trees in {GUM}")
+
+
+@pytest.fixture(scope="module")
+def gold():
+    return [tree for tree in map(trees.normalised, trees.read(GUM)) if tree.leaves]
+
+
+@pytest.fixture(scope="module")
+def copies(gold):
+    """[(what was altered, altered)]."""
+    parts = [part for tree in gold for part in (tree, tree, *trees.subtrees(tree, LEAST))]
+    return list(zip(parts, altered(gold, 2), strict=True))
+
+
+def test_tags_and_brackets_stay(copies):
+    for part, copy in copies:
+        assert [leaf.tag for leaf in copy.leaves] == [leaf.tag for leaf in part.leaves]
+        assert copy.brackets == part.brackets
+        assert restored(linear(copy), copy.words) == copy
+
+
+def test_a_share_of_open_class_words_is_another_of_the_tag(gold, copies):
+    leaves = [pair for part, copy in copies for pair in zip(part.leaves, copy.leaves, strict=True)]
+    known = {(leaf.tag, leaf.word.lower()) for tree in gold for leaf in tree.leaves}
+    assert all((new.tag, new.word.lower()) in known for _, new in leaves)
+    assert all(old == new for old, new in leaves if old.tag not in OPEN_TAGS)
+    changed = [old != new for old, new in leaves if old.tag in OPEN_TAGS]
+    assert 0.95 * SHARE < sum(changed) / len(changed) <= SHARE  # a draw may give the same word
+
+
+def test_sentences_begin_as_they_did(copies):
+    for part, copy in copies:
+        old, new = part.leaves[0].word, copy.leaves[0].word
+        assert not old[0].isupper() or new[0] == new[0].upper()
+
+
+def test_the_same_every_time(gold):
+    some = gold[:50]
+    assert list(altered(some, 3)) == list(altered(some, 3))
+    assert list(altered(some, 3)) != list(altered(some[::-1], 3))
