@@ -1,8 +1,8 @@
 """More training trees out of few: copies with other words, and parts of trees. Not in the paper.
 
-A treebank of a few thousand trees has many of its words once, and a model learns them by heart where
-it should learn to copy. Words of the classes that take in new ones are exchanged for others with
-the same tag, so that the tree stays right.
+A treebank of a few thousand trees has many of its words once, and a model learns them by heart
+where it should learn to copy. Words of the classes that take in new ones are exchanged for others
+with the same tag, so that the tree stays right.
 """
 
 import random
