@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 RUN = runs/demo
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test quality lint bench clean
 
 demo: .venv/installed  ## the whole life of a small model in about 5 minutes on 2 cores
 	@rm -rf $(RUN)/export
@@ -31,6 +31,9 @@ SENTENCES = \
 
 test: .venv/installed-dev  ## everything, 12 to 15 minutes on 2 cores
 	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+quality: .venv/installed-dev  ## translation quality, 8 minutes of training on 2 cores, and its scores
+	.venv/bin/python -m pytest tests/quality.py --capture=no --timeout=7200
 
 lint: .venv/installed-dev
 	.venv/bin/ruff check .
