@@ -13,9 +13,11 @@ from pipelines.trees import Leaf, Tree, subtrees
 
 OPEN_TAGS = {"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "RB"}
 OPEN_TAGS |= {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ", "CD"}
-SHARE = 0.3  # of the words with these tags that are exchanged
+SHARE = 0.3  # of the words with these tags that are drawn anew
 LEAST = 4  # words of a part
 _SEED = 1  # the training text is read more than once, and has to be the same
+
+_Words = dict[str, tuple[list[str], list[str]]]  # {tag: (as often as they are there, each once)}
 
 
 def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
@@ -30,8 +32,7 @@ def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
             yield _with_other_words(part, words, draw)
 
 
-def _words_by_tag(gold: Sequence[Tree]) -> dict[str, tuple[list[str], list[str]]]:
-    """{tag: (its words as often as they are there, each of them once)}."""
+def _words_by_tag(gold: Sequence[Tree]) -> _Words:
     words: dict[str, list[str]] = defaultdict(list)
     for tree in gold:
         for leaf in tree.leaves:
@@ -39,9 +40,7 @@ def _words_by_tag(gold: Sequence[Tree]) -> dict[str, tuple[list[str], list[str]]
     return {tag: (every, sorted(set(every))) for tag, every in words.items()}
 
 
-def _with_other_words(
-    tree: Tree, words: dict[str, tuple[list[str], list[str]]], draw: random.Random
-) -> Tree:
+def _with_other_words(tree: Tree, words: _Words, draw: random.Random) -> Tree:
     """Half of the new words are drawn by how frequent they are, half are any with the tag."""
     leaves = []
     for place, leaf in enumerate(tree.leaves):

@@ -51,10 +51,9 @@ def examples(
         BadInput: `data_dir` holds neither layout (at once), or a file is unusable.
     """
     gold = _files(split, data_dir)
-    found = _trees(gold)
-    if split == "train":
-        extra = [Path(name) for name in extra_tree_files]
-        found = _train_trees(gold, gold_repeats, altered_copies, extra)
+    extra = [Path(name) for name in extra_tree_files]
+    train = split == "train"
+    found = _train_trees(gold, gold_repeats, altered_copies, extra) if train else _trees(gold)
     return (pair(tree, spell_words) for tree in found)
 
 
@@ -63,11 +62,8 @@ def pair(tree: Tree, spell_words: bool = False) -> dict[str, str]:
     return {"source": " ".join(tree.words), "target": linear(tree, spell_words)}
 
 
-def _train_trees(
-    gold: Sequence[Path], repeats: int, copies: int, extra: Sequence[Path]
-) -> Iterator[Tree]:
-    for _ in range(repeats):
-        yield from _trees(gold)
+def _train_trees(gold: list[Path], repeats: int, copies: int, extra: list[Path]) -> Iterator[Tree]:
+    yield from _trees(gold * repeats)
     if copies:
         yield from altered(list(_trees(gold)), copies)
     yield from _trees(extra)

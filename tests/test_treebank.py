@@ -207,10 +207,11 @@ def test_settings_reach_the_reader(tmp_path):
     (tmp_path / "train.mrg").write_text(sentence(1))
     extra = tmp_path / "extra.ptb"
     extra.write_text(sentence(2))
-    given = {"data_dir": str(tmp_path), "extra_tree_files": [str(extra)], "gold_repeats": 2}
-    settings = resolve("wsj_parsing", "semi_supervised", given | {"spell_words": True})
+    files = {"data_dir": str(tmp_path), "extra_tree_files": [str(extra)]}
+    given = {"gold_repeats": 2, "altered_copies": 3, "spell_words": True}
+    settings = resolve("wsj_parsing", "semi_supervised", files | given)
     pairs = list(PROBLEMS["wsj_parsing"].examples("train", settings))
-    assert [pair["source"] for pair in pairs] == ["File1", "File1", "File2"]
+    assert [pair["source"] for pair in pairs] == ["File1"] * (2 + 3) + ["File2"]
     assert all(f"{pair['source']}_" in pair["target"] for pair in pairs)
 
 
