@@ -1,15 +1,16 @@
-"""More training trees out of few: copies with other words, and parts of trees. Not in the paper.
+"""More training trees out of few: other words, parts of trees, two in one. Not in the paper.
 
 A treebank of a few thousand trees has many of its words once, and a model learns them by heart
 where it should learn to copy. Words of the classes that take in new ones are exchanged for others
-with the same tag, so that the tree stays right.
+with the same tag, so that the tree stays right. Long sentences, in which it loses its place, are
+the few; a tree joined with the next gives more of them.
 """
 
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from pipelines.trees import Leaf, Tree, subtrees
+from pipelines.trees import Leaf, Tree, joined, subtrees
 
 OPEN_TAGS = {"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "RB"}
 OPEN_TAGS |= {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ", "CD"}
@@ -21,14 +22,16 @@ _Words = dict[str, tuple[list[str], list[str]]]  # {tag: (as often as they are t
 
 
 def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
-    """Yields, of each tree, `copies` with other words, and each of its parts once, altered, too.
+    """Yields, of each tree, `copies` alone, as many joined with the tree after it, and its parts.
 
-    Parts are brackets over at least LEAST words: of GUM's 3,707 trees 26,595.
+    All have other words. Each part comes once: the brackets over at least LEAST words but not over
+    all; of GUM's 3,707 trees 26,595.
     """
     draw = random.Random(_SEED)
     words = _words_by_tag(gold)
-    for tree in gold:
-        for part in (*[tree] * copies, *subtrees(tree, LEAST)):
+    for tree, following in zip(gold, [*gold[1:], gold[0]], strict=True):
+        whole = [tree, joined(tree, following)] * copies
+        for part in (*whole, *subtrees(tree, LEAST)):
             yield _with_other_words(part, words, draw)
 
 

@@ -44,7 +44,7 @@ def examples(
             semi-supervised setting; plain or .gz.
         gold_repeats: How often the training text holds each tree of the treebank.
         altered_copies: How many trees with other words the training text holds beside each of the
-            treebank's, and if any, one of each of its parts; see `altered_trees`.
+            treebank's, and as many joined ones, and if any, its parts once; see `altered_trees`.
         spell_words: Whether targets spell each word before its tag.
 
     Raises:

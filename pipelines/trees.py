@@ -154,6 +154,13 @@ def rooted(leaves: Sequence[Leaf], brackets: Sequence[Bracket]) -> Tree:
     return Tree(tuple(leaves), (*root, *brackets))
 
 
+def joined(tree: Tree, other: Tree) -> Tree:
+    """A tree under TOP of the words of both, in that order, and the brackets below their TOPs."""
+    place = len(tree.leaves)
+    moved = [Bracket(label, start + place, end + place) for label, start, end in other.brackets[1:]]
+    return rooted(tree.leaves + other.leaves, [*tree.brackets[1:], *moved])
+
+
 def subtrees(tree: Tree, least: int) -> Iterator[Tree]:
     """Yields a tree under TOP for each bracket over at least `least` words but not over all.
 

@@ -94,7 +94,7 @@ class Data:
     extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
     gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
     altered_copies: int = setting(
-        0, "wsj_parsing: for small treebanks, copies of each tree with other words", low=0
+        0, "wsj_parsing: for small treebanks, copies of trees with other words", low=0
     )
     spell_words: bool = setting(False, "wsj_parsing: words in the target, for small treebanks")
     held_out_share: float = setting(

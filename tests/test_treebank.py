@@ -68,6 +68,17 @@ def test_no_break_spaces_belong_to_words():
     assert parse("(NP (CD 1\u00a0000)\n (NN cat))").words == ["1\u00a0000", "cat"]
 
 
+def test_joined_trees_stand_side_by_side():
+    one = parse("(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))")
+    other = parse("(TOP (NN Two))")
+    both = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))) (NN Two))"
+    assert bracketed(trees.joined(one, other)) == both
+    assert trees.joined(one, other) == parse(both)
+    assert bracketed(trees.joined(other, one)) == (
+        "(TOP (NN Two) (S (NP (DT The) (NN cat)) (VP (VBZ sleeps))))"
+    )
+
+
 def test_subtrees_of_brackets_over_the_same_words_are_one():
     tree = normalised(parse("(S (NP (NP (DT a) (NN b)) (CC and) (NN c)) (VP (VP (VB d) (NN e))))"))
     assert [bracketed(part) for part in trees.subtrees(tree, 2)] == [
@@ -195,9 +206,12 @@ def test_altered_trees_follow_the_treebank_s_own(tmp_path):
     extra.write_text(sentence(4))
     settings = {"altered_copies": 2, "extra_tree_files": [str(extra)]}
     train = words("train", tmp_path, **settings)
-    lengths = [11, 1, *[11, 11, 8, 7, 6, 4], 1, 1, 1]  # gold; copies and parts of RAW; of File1
+    # Gold; copies of RAW, alone and with File1, and parts; the same of File1, without parts.
+    lengths = [11, 1, *[11, 12, 11, 12, 8, 7, 6, 4], *[1, 12, 1, 12], 1]
     assert [len(sentence.split()) for sentence in train] == lengths
-    assert train[1] == train[-2] == train[-3] == "File1"
+    assert train[1] == train[-3] == train[-5] == "File1"
+    assert train[3].endswith(" File1")
+    assert train[-2].startswith("File1 ")
     assert train[-1] == "File4"
     assert words("train", tmp_path, **settings) == train
     assert words("dev", tmp_path, **settings) == train[:1]
@@ -211,8 +225,9 @@ def test_settings_reach_the_reader(tmp_path):
     given = {"gold_repeats": 2, "altered_copies": 3, "spell_words": True}
     settings = resolve("wsj_parsing", "semi_supervised", files | given)
     pairs = list(PROBLEMS["wsj_parsing"].examples("train", settings))
-    assert [pair["source"] for pair in pairs] == ["File1"] * (2 + 3) + ["File2"]
-    assert all(f"{pair['source']}_" in pair["target"] for pair in pairs)
+    copies = ["File1", "File1 File1"] * 3
+    assert [pair["source"] for pair in pairs] == ["File1"] * 2 + copies + ["File2"]
+    assert all(" File1_" in pair["target"] for pair in pairs if "File1" in pair["source"])
 
 
 def test_trees_without_words_are_left_out(tmp_path):
