@@ -138,7 +138,8 @@ def test_parsing_as_the_paper_says():
 
 def test_rows_of_a_problem_are_its_own():
     assert resolve("wsj_parsing", "semi_supervised").variant == "semi_supervised"
-    assert set(config.variants("wsj_parsing")) == {*config.variants(), "semi_supervised"}
+    own = {"semi_supervised", "small_treebank"}
+    assert set(config.variants("wsj_parsing")) == {*config.variants(), *own}
     assert config.variants("toy_ende") == config.variants()
     assert config.variants("wmt14_enfr")["big"]["dropout"] == 0.1
     message = refusal("toy_ende", "semi_supervised")
@@ -150,7 +151,8 @@ def test_rows_of_a_problem_are_its_own():
 def test_rows_of_a_problem_are_listed():
     lines = list(table3.listing("wsj_parsing", {}))
     assert [line.split()[0] for line in lines] == list(config.variants("wsj_parsing"))
-    assert "vocabulary_size 32000" in lines[-1]
+    assert "vocabulary_size 32000" in lines[-2]
+    assert lines[-1].split()[1] == "3,659,776"  # as training counts it, on 4,000 pieces
 
 
 def test_problem_files_list_only_what_differs():
