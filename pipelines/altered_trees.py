@@ -2,8 +2,8 @@
 
 A treebank of a few thousand trees has many of its words once, and a model learns them by heart
 where it should learn to copy. Words of the classes that take in new ones are exchanged for others
-with the same tag, so that the tree stays right. Long sentences, in which it loses its place, are
-the few; a tree joined with the next gives more of them.
+with the same tag, so that the tree stays right. It loses its place in long sentences, of which
+there are few: two trees joined, one after the other, make more.
 """
 
 import random
@@ -29,7 +29,7 @@ def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
     """
     draw = random.Random(_SEED)
     words = _words_by_tag(gold)
-    for tree, following in zip(gold, [*gold[1:], gold[0]], strict=True):
+    for tree, following in zip(gold, [*gold[1:], *gold[:1]], strict=True):
         whole = [tree, joined(tree, following)] * copies
         for part in (*whole, *subtrees(tree, LEAST)):
             yield _with_other_words(part, words, draw)
