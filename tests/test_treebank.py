@@ -227,12 +227,16 @@ def test_settings_reach_the_reader(tmp_path):
     pairs = list(PROBLEMS["wsj_parsing"].examples("train", settings))
     copies = ["File1", "File1 File1"] * 3
     assert [pair["source"] for pair in pairs] == ["File1"] * 2 + copies + ["File2"]
-    assert all(" File1_" in pair["target"] for pair in pairs if "File1" in pair["source"])
+    for pair in pairs:
+        assert all(f"{word}_" in pair["target"] for word in pair["source"].split())
 
 
 def test_trees_without_words_are_left_out(tmp_path):
-    (tmp_path / "test.mrg").write_text("( (NP (-NONE- *) ))\n" + sentence(1))
+    trace = "( (NP (-NONE- *) ))\n"
+    (tmp_path / "test.mrg").write_text(trace + sentence(1))
     assert words("test", tmp_path) == ["File1"]
+    (tmp_path / "train.mrg").write_text(trace)
+    assert words("train", tmp_path, altered_copies=1) == []
 
 
 def refusal(split, data_dir):
