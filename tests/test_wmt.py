@@ -406,9 +406,9 @@ def test_disk_that_is_needed(tmp_path):
 def test_a_disk_too_small(tmp_path, monkeypatch, no_network):
     monkeypatch.setitem(wmt.PREPARED_BYTES, "de-en", 10**18)
     message = failure(tmp_path)
-    assert message.startswith(f"{tmp_path}: 128.00 GiB free; wanted ")
     needed = (2 * 10**18 + 5 * 1_695_017_123) / 2**30  # archives and four times that, unpacked
-    assert f" GiB free; wanted {needed:,.2f} GiB to download, unpack and prepare " in message
+    wanted = f"128.00 GiB free; wanted {needed:,.2f} GiB to download, unpack and prepare "
+    assert message.startswith(f"{tmp_path}: {wanted}")
     assert "--data_dir on another disk" in message
     assert "--problem=parallel_text" in message
     assert not files(tmp_path)
