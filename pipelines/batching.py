@@ -12,6 +12,7 @@ import typing
 
 import numpy as np
 
+from pipelines.bpe_dropout import BpeDropout
 from pipelines.buckets import choose_buckets
 from pipelines.prepared import Prepared
 
@@ -36,6 +37,7 @@ class Batching:
         max_shapes: most shapes that batches have.
         count_padding: whether `tokens_per_batch` includes padding.
         seed: of the run.
+        dropout: what encodes training text anew; none: pieces stay as they were prepared.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Batching:
         max_shapes: int,
         count_padding: bool,
         seed: int,
+        dropout: BpeDropout | None = None,
     ):
-        self.prepared, self.seed = prepared, seed
+        self.prepared, self.seed, self.dropout = prepared, seed, dropout
         lengths = prepared.lengths[:, 0], prepared.lengths[:, 1]
         self.buckets = choose_buckets(*lengths, tokens_per_batch, max_shapes, count_padding)
 
@@ -81,13 +84,18 @@ class Batching:
             np.concatenate([batch.pairs for batch in plan]), [len(batch.pairs) for batch in plan]
         )
         lengths = tf.constant([batch[1:] for batch in plan])
+        before = epoch * len(plan)  # batches of the epochs before; all have as many
+
+        def read(number: int, pairs: np.ndarray, s: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+            batch = self.prepared.padded(pairs, s, t)
+            return self.dropout(before + number, *batch) if self.dropout else batch
 
         def gather(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            wanted = [pairs[number], lengths[number, 0], lengths[number, 1]]
-            source, target = tf.numpy_function(self.prepared.padded, wanted, [tf.int32] * 2, False)
+            wanted = [number, pairs[number], lengths[number, 0], lengths[number, 1]]
+            source, target = tf.numpy_function(read, wanted, [tf.int32] * 2, False)
             return tf.ensure_shape(source, [None, None]), tf.ensure_shape(target, [None, None])
 
-        # One call at a time: Python runs no two, and one is 100 times as fast as a training step.
+        # No parallel calls: Python runs one, and it is 100 times as fast as a training step.
         return tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
 
 

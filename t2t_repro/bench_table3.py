@@ -34,6 +34,7 @@ _OWN = (
     "dropout",
     "learned_positions",
     "label_smoothing",
+    "bpe_dropout",
     "cooldown_share",
     "beam_size",
     "alpha",

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import storage
+from pipelines.batching import Batching
+from pipelines.bpe_dropout import BpeDropout
 from pipelines.errors import BadInput
 from pipelines.prepare import (
     Pair,
@@ -125,6 +127,25 @@ class Corpus:
                 fetch(directory, local)
             directory = str(local)
         return self._load("train", directory)
+
+    def batching(self) -> Batching:
+        """The training split in batches; in other pieces before any cool-down, if so configured."""
+        data, train = self.config.data, self.config.train
+        dropout = BpeDropout(
+            self.vocabulary,
+            train.bpe_dropout,
+            round((1 - train.cooldown_share) * train.train_steps),
+            data.max_length,
+            train.seed,
+        )
+        return Batching(
+            self.train(),
+            tokens_per_batch=data.tokens_per_batch,
+            max_shapes=data.max_shapes,
+            count_padding=data.count_padding,
+            seed=train.seed,
+            dropout=dropout if train.bpe_dropout else None,
+        )
 
     def held_out(self, split: str, folder: Path) -> Prepared:
         """Dev or test, prepared in `folder`; only what the decoder would cut is dropped."""

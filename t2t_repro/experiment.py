@@ -203,7 +203,7 @@ def train(experiment: Experiment, parts: int = 1) -> None:
         parts: How many a replica makes of its share of a batch, unless `accumulate` is more.
     """
     config, corpus = experiment.config, experiment.corpus
-    data, dev = corpus.train(), corpus.held_out("dev", experiment.workdir / "prepared")
+    batching, dev = corpus.batching(), corpus.held_out("dev", experiment.workdir / "prepared")
     if not corpus.made:
         _save_config(config, experiment.workdir)
     if experiment.cluster.is_chief:
@@ -217,7 +217,7 @@ def train(experiment: Experiment, parts: int = 1) -> None:
         config, experiment.problem, trainer, experiment.translator(), dev, experiment.workdir
     )
     directory = experiment.checkpoint_dir
-    loop = Loop(trainer, config, data, directory, validation.report, validation.validate)
+    loop = Loop(trainer, config, batching, directory, validation.report, validation.validate)
     loop.run()
     if experiment.cluster.is_chief:
         steps = int(trainer.optimizer.iterations.numpy())

@@ -15,7 +15,6 @@ from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.errors import BadInput
-from pipelines.prepared import Prepared
 from t2t_repro import cost
 from t2t_repro.checkpoints import Checkpoints
 from t2t_repro.cluster import Agreement, Cluster
@@ -40,7 +39,7 @@ class Loop:
     Args:
         trainer: The step.
         config: The run's configuration.
-        data: The training pairs.
+        batching: The training pairs.
         checkpoint_dir: <work directory>/checkpoints.
         report: Called every `log_steps` with what `Interval.values` gives and the learning rate,
             and after each checkpoint with the seconds that it took, and its dev scores.
@@ -52,21 +51,14 @@ class Loop:
         self,
         trainer: Trainer,
         config: Config,
-        data: Prepared,
+        batching: Batching,
         checkpoint_dir: Path,
         report: Report,
         validate: Callable[[int], None],
     ):
         self.trainer, self.config = trainer, config
         self.cluster = Cluster(trainer.strategy)
-        self.batching = Batching(
-            data,
-            tokens_per_batch=config.data.tokens_per_batch,
-            max_shapes=config.data.max_shapes,
-            count_padding=config.data.count_padding,
-            seed=config.train.seed,
-        )
-        self.report, self.validate = report, validate
+        self.batching, self.report, self.validate = batching, report, validate
         # The place in the data: (epoch, batches of it already seen).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
         # Of training, over all starts; without checkpoints, dev scores and what a kill has undone.

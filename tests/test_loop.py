@@ -63,6 +63,10 @@ def config_with(**changes):
     return configs.resolve("toy_ende", overrides=TINY | settings)
 
 
+def batches_of(data):
+    return Batching(data, tokens_per_batch=400, max_shapes=512, count_padding=True, seed=1)
+
+
 @dataclasses.dataclass
 class Run:
     """What one call of Loop.run did."""
@@ -100,7 +104,7 @@ def train(data, directory, seed=1, stop_at=None, **changes):
         return step(source, target)
 
     trainer.step = recording
-    loop = Loop(trainer, config, data, directory, run.report, run.validated.append)
+    loop = Loop(trainer, config, batches_of(data), directory, run.report, run.validated.append)
     try:
         loop.run()
     except Stopped:
@@ -120,7 +124,7 @@ def saved_steps(directory):
 @pytest.fixture(scope="module")
 def epoch(data):
     """Batches of an epoch."""
-    batching = Batching(data, tokens_per_batch=400, max_shapes=512, count_padding=True, seed=1)
+    batching = batches_of(data)
     plans = [batching.plan(epoch) for epoch in range(3)]
     assert len({len(plan) for plan in plans}) == 1
     return len(plans[0])

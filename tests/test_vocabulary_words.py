@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from pipelines import text_files
+from pipelines import text_files, word_counts
 from pipelines import vocabulary as vocabulary_module
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
@@ -156,7 +156,7 @@ def test_what_sentencepiece_reserves_costs_a_word_and_no_sentence():
 def test_the_most_frequent_words_are_learnt_from(monkeypatch, limits, kept):
     """Three times "eff"; twice "ad" and "cc", "ad" first; once "zz"."""
     for name, value in limits.items():
-        monkeypatch.setattr(vocabulary_module, name, value)
+        monkeypatch.setattr(word_counts, name, value)
     learnt = Vocabulary.learn(
         ["ad eff cc eff", "cc ad zz eff"], 3 + 256 + 1 + [2, 4, 5, 6][sum(kept) - 1]
     )
@@ -167,8 +167,8 @@ def test_the_table_is_cut_while_it_is_read(monkeypatch):
     """One word is kept when there are three, so "c" is never seen more often than "a"."""
     text = ["a a", "b c", "d e", "c c"]
     assert has(Vocabulary.learn(text, 3 + 256 + 6), "a", "c") == [True, True]
-    monkeypatch.setattr(vocabulary_module, "_COUNTED_AT_ONCE", 1)
-    monkeypatch.setattr(vocabulary_module, "_MOST_WORDS", 1)
+    monkeypatch.setattr(word_counts, "_COUNTED_AT_ONCE", 1)
+    monkeypatch.setattr(word_counts, "_MOST_WORDS", 1)
     assert has(Vocabulary.learn(text, 3 + 256 + 2), "a", "c") == [True, False]
 
 
@@ -197,8 +197,8 @@ def test_short_text_is_learnt_quietly(capfd):
 
 def test_long_text_is_announced(monkeypatch, capfd):
     """The bar, and the part of the work that has none: 34 distinct words."""
-    bar = vocabulary_module.tqdm
-    monkeypatch.setattr(vocabulary_module, "tqdm", lambda **options: bar(**options | {"delay": 0}))
+    bar = word_counts.tqdm
+    monkeypatch.setattr(word_counts, "tqdm", lambda **options: bar(**options | {"delay": 0}))
     monkeypatch.setattr(vocabulary_module, "_MANY_WORDS", 34)
     Vocabulary.learn(TEXT, SIZE)
     error = capfd.readouterr().err
