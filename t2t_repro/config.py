@@ -117,7 +117,7 @@ class Train:
     beta_2: float = setting(0.98, "Adam (5.3)", low=0, below=1)
     epsilon: float = setting(1e-9, "Adam (5.3)", low=0)
     bpe_dropout: float = setting(
-        0.0, "chance of a merge left out of training text before any cool-down", low=0, below=1
+        0.0, "share of merges left out of training text before a cool-down", low=0, below=1
     )
     label_smoothing: float = setting(0.1, "eps_ls (5.4)", low=0, below=1)
     accumulate: int = setting(
