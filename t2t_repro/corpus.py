@@ -131,20 +131,19 @@ class Corpus:
     def batching(self) -> Batching:
         """The training split in batches; in other pieces before any cool-down, if so configured."""
         data, train = self.config.data, self.config.train
-        dropout = BpeDropout(
-            self.vocabulary,
-            train.bpe_dropout,
-            round((1 - train.cooldown_share) * train.train_steps),
-            data.max_length,
-            train.seed,
-        )
+        dropout = None
+        if train.bpe_dropout:
+            until = round((1 - train.cooldown_share) * train.train_steps)
+            dropout = BpeDropout(
+                self.vocabulary, train.bpe_dropout, until, data.max_length, train.seed
+            )
         return Batching(
             self.train(),
             tokens_per_batch=data.tokens_per_batch,
             max_shapes=data.max_shapes,
             count_padding=data.count_padding,
             seed=train.seed,
-            dropout=dropout if train.bpe_dropout else None,
+            dropout=dropout,
         )
 
     def held_out(self, split: str, folder: Path) -> Prepared:
