@@ -8,12 +8,15 @@ have seen. Nothing here depends on the number of replicas: each takes its rows o
 
 from __future__ import annotations
 
+import dataclasses
 import typing
+import weakref
+from functools import cached_property
 
 import numpy as np
 
 from pipelines.bpe_dropout import BpeDropout
-from pipelines.buckets import choose_buckets
+from pipelines.buckets import Buckets, choose_buckets
 from pipelines.prepared import Prepared
 
 if typing.TYPE_CHECKING:
@@ -28,6 +31,7 @@ class Batch(typing.NamedTuple):
     target_length: int
 
 
+@dataclasses.dataclass(frozen=True)
 class Batching:
     """All batches of a split, epoch after epoch.
 
@@ -37,22 +41,32 @@ class Batching:
         max_shapes: most shapes that batches have.
         count_padding: whether `tokens_per_batch` includes padding.
         seed: of the run.
-        dropout: what encodes training text anew; none: pieces stay as they were prepared.
+        dropout: what encodes the split anew for an epoch; none: it stays as it was prepared.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        *,
-        tokens_per_batch: int,
-        max_shapes: int,
-        count_padding: bool,
-        seed: int,
-        dropout: BpeDropout | None = None,
-    ):
-        self.prepared, self.seed, self.dropout = prepared, seed, dropout
-        lengths = prepared.lengths[:, 0], prepared.lengths[:, 1]
-        self.buckets = choose_buckets(*lengths, tokens_per_batch, max_shapes, count_padding)
+    prepared: Prepared
+    _: dataclasses.KW_ONLY
+    tokens_per_batch: int
+    max_shapes: int
+    count_padding: bool
+    seed: int
+    dropout: BpeDropout | None = None
+
+    @cached_property
+    def buckets(self) -> Buckets:
+        """Which lengths share a batch."""
+        source, target = self.prepared.lengths.T
+        sizes = self.tokens_per_batch, self.max_shapes, self.count_padding
+        return choose_buckets(source, target, *sizes)
+
+    def of_epoch(self, epoch: int, begun: int) -> Batching:
+        """The batching to take an epoch's batches from, which begins after so many updates.
+
+        With `dropout` it has the pieces of that epoch, and so shapes of its own.
+        """
+        if self.dropout is None or begun >= self.dropout.updates:
+            return self
+        return dataclasses.replace(self, prepared=self.dropout(self.prepared, epoch), dropout=None)
 
     def plan(self, epoch: int) -> list[Batch]:
         """Every pair once, in batches whose order is random; other ones in each epoch.
@@ -79,24 +93,28 @@ class Batching:
         import tensorflow as tf
 
         plan = self.plan(epoch)
-        # As tensors: TensorFlow never lets go of what a numpy_function refers to, 40 MB an epoch.
+        # As tensors, and weakly: TensorFlow never lets go of what a numpy_function refers to, of
+        # 4.5M pairs 40 MB an epoch, and their ids where these are an epoch's own.
+        prepared = weakref.ref(self.prepared)
         pairs = tf.RaggedTensor.from_row_lengths(
             np.concatenate([batch.pairs for batch in plan]), [len(batch.pairs) for batch in plan]
         )
         lengths = tf.constant([batch[1:] for batch in plan])
-        before = epoch * len(plan)  # batches of the epochs before; all have as many
 
-        def read(number: int, pairs: np.ndarray, s: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-            batch = self.prepared.padded(pairs, s, t)
-            return self.dropout(before + number, *batch) if self.dropout else batch
+        def read(pairs: np.ndarray, s: int, t: int) -> tuple[np.ndarray, np.ndarray]:
+            split = prepared()
+            assert split is not None  # the data set keeps it
+            return split.padded(pairs, s, t)
 
         def gather(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            wanted = [number, pairs[number], lengths[number, 0], lengths[number, 1]]
+            wanted = [pairs[number], lengths[number, 0], lengths[number, 1]]
             source, target = tf.numpy_function(read, wanted, [tf.int32] * 2, False)
             return tf.ensure_shape(source, [None, None]), tf.ensure_shape(target, [None, None])
 
         # No parallel calls: Python runs one, and it is 100 times as fast as a training step.
-        return tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
+        dataset = tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
+        dataset.prepared = self.prepared
+        return dataset
 
 
 def _in_batches(pairs: np.ndarray, most: int) -> np.ndarray:

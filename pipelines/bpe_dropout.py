@@ -1,4 +1,4 @@
-"""Training text in other pieces each time it is read. Not in the paper.
+"""Training text in other pieces in each epoch. Not in the paper.
 
 BPE dropout (Provilkov et al. 2020, arXiv:1910.13267): while a sentence is encoded each merge is
 left out by some chance, so that a word is seen as many sequences of pieces, and what a piece means
@@ -10,40 +10,48 @@ import dataclasses
 
 import numpy as np
 
-from pipelines.vocabulary import PAD, Vocabulary
+from pipelines.prepared import Prepared
+from pipelines.vocabulary import Vocabulary
+
+_BLOCK = 10_000  # pairs that are encoded at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class BpeDropout:
-    """Encodes batches anew. Axes: b rows, s and t pieces of source and target.
-
-    A run's batch gets the same pieces whenever it is read.
-    """
+    """Encodes a split anew. An epoch gets the same pieces whenever it is read."""
 
     vocabulary: Vocabulary
     chance: float  # of a merge to be left out
-    batches: int  # of the run, from its first on; those after them stay as they are
+    updates: int  # of a run; an epoch that begins after so many has the pieces of the split
     most: int  # pieces of a side; a sentence that would have more stays as it is
     seed: int
 
-    def __call__(
-        self, number: int, source: np.ndarray, target: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The run's batch `number`, from 0: int32 [b, s] and [b, t], and as wide as they get."""
-        if number >= self.batches:
-            return source, target
-        seeds = np.random.SeedSequence([self.seed, number]).generate_state(2)
-        return self._cut(source, int(seeds[0])), self._cut(target, int(seeds[1]))
-
-    def _cut(self, rows: np.ndarray, seed: int) -> np.ndarray:
-        """Rows [b, s] in other pieces; an empty row stays empty."""
-        texts = self.vocabulary.decode(rows.tolist())
-        cut = self.vocabulary.encode_at_random(texts, self.chance, seed)
-        kept = [
-            new if old[0] != PAD and len(new) <= self.most else old[: np.count_nonzero(old)]
-            for old, new in zip(rows, cut, strict=True)
+    def __call__(self, split: Prepared, epoch: int) -> Prepared:
+        """The split in the pieces of an epoch, in memory. 24,000 pairs of Multi30k a second."""
+        blocks = [
+            self._block(split, np.arange(first, min(first + _BLOCK, len(split))), epoch)
+            for first in range(0, len(split), _BLOCK)
         ]
-        result = np.full((len(rows), max(map(len, kept))), PAD, np.int32)
-        for row, ids in zip(result, kept, strict=True):
-            row[: len(ids)] = ids
-        return result
+        ids, lengths = zip(*blocks, strict=True)
+        return Prepared.of_shards(ids, lengths, split.manifest)
+
+    def _block(
+        self, split: Prepared, pairs: np.ndarray, epoch: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Some of the pairs as a shard: ids, lengths."""
+        seeds = np.random.SeedSequence([self.seed, epoch, int(pairs[0])]).generate_state(2)
+        sides = split.padded(pairs, *split.lengths[pairs].max(0))
+        cut = [self._cut(rows, int(seed)) for rows, seed in zip(sides, seeds, strict=True)]
+        both = [ids for pair in zip(*cut, strict=True) for ids in pair]
+        lengths = np.array([len(ids) for ids in both], np.int32).reshape(-1, 2)
+        return np.concatenate(both).astype(split.ids[0].dtype), lengths
+
+    def _cut(self, rows: np.ndarray, seed: int) -> list[np.ndarray]:
+        """Padded rows in other pieces, without padding."""
+        texts = self.vocabulary.decode(rows.tolist())
+        return [
+            np.array(new) if len(new) <= self.most else old[: np.count_nonzero(old)]
+            for old, new in zip(
+                rows, self.vocabulary.encode_at_random(texts, self.chance, seed), strict=True
+            )
+        ]

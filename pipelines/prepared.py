@@ -49,17 +49,24 @@ class Prepared:
         _allow_open_files()
         shards = [_shard(directory, number) for number in range(manifest["shards"])]
         ids, lengths = [shard[0] for shard in shards], [shard[1] for shard in shards]
+        result = cls.of_shards(ids, lengths, manifest)
+        if len(result) != manifest["pairs"]:
+            raise ValueError(f"{len(result)} pairs, wanted {manifest['pairs']}")
+        return result
+
+    @classmethod
+    def of_shards(
+        cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], manifest: Mapping[str, Any]
+    ) -> Prepared:
+        """The pairs of some shards: the ids and the lengths of each."""
         starts = [np.cumsum(part.sum(1)) - part.sum(1) for part in lengths]
-        result = cls(
+        return cls(
             ids,
             np.repeat(np.arange(len(ids), dtype=np.int32), [len(part) for part in lengths]),
             np.concatenate(starts),
             np.concatenate(lengths),
             manifest,
         )
-        if len(result) != manifest["pairs"]:
-            raise ValueError(f"{len(result)} pairs, wanted {manifest['pairs']}")
-        return result
 
     def __len__(self) -> int:
         return len(self.lengths)

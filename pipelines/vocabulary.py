@@ -20,7 +20,6 @@ import io
 import os
 import re
 import sys
-import threading
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,8 +53,6 @@ _fold = partial(re.compile(f"[{_LINE_ENDS}\ud800-\udfff]").sub, " ")
 
 _MANY_WORDS = 1 << 19  # sentencepiece says nothing for 3 seconds and more, so we do
 _CACHED_WORDS = 1 << 18  # 35 MB; four times as many make encoding WMT's text a fifth faster
-
-_SEEDED = threading.Lock()
 
 _LEARNING: dict[str, Any] = {
     "model_type": "bpe",
@@ -239,19 +236,19 @@ class Vocabulary:
         """`encode` with every merge left out by this chance: BPE dropout.
 
         Provilkov et al. 2020, arXiv:1910.13267. 75,000 sentences of Multi30k a second; with 0.05
-        they have 1.18 times as many pieces. One seed gives one result.
+        they have 1.18 times as many pieces. One seed gives one result, if no other thread calls
+        this: the seed is the process's.
         """
-        with _SEEDED:  # tf.data reads several batches at once, and the seed is the process's
-            sentencepiece.set_random_generator_seed(seed % 2**31)  # it ignores 2^32 - 1
-            # One thread: each begins with the seed, and which sentences it gets may differ.
-            return self._processor.encode(
-                list(map(_fold, sentences)),
-                add_eos=True,
-                enable_sampling=True,
-                alpha=dropout,
-                nbest_size=-1,
-                num_threads=1,
-            )
+        sentencepiece.set_random_generator_seed(seed % 2**31)  # it ignores 2^32 - 1
+        # One thread: each begins with the seed, and which sentences it gets may differ.
+        return self._processor.encode(
+            list(map(_fold, sentences)),
+            add_eos=True,
+            enable_sampling=True,
+            alpha=dropout,
+            nbest_size=-1,
+            num_threads=1,
+        )
 
     def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes]]:
         """Pickled as the model alone: what was remembered, and the graph's copy, are made again."""

@@ -176,8 +176,7 @@ def sustained(device: str, precision: str) -> Sustained | None:
 def trained_positions(plan: Callable[[int], Sequence[Any]], steps: int) -> Positions:
     """Positions of a run's first `steps` batches, however often it was stopped and went on.
 
-    As planned: with `bpe_dropout` batches are wider, and these are too few; with 0.05, and a last
-    third without, by an eighth.
+    With `bpe_dropout` batches are others, but as large; these are of the text without.
 
     Args:
         plan: `Batching.plan`, from an epoch to its batches (pairs, source length, target length).

@@ -197,7 +197,9 @@ class Loop:
         """Batches from `position` on, for ever; `position` counts a batch when it is handed out."""
         epoch, first = self.position.numpy()
         while True:
-            for index, batch in enumerate(self.batching.batches(epoch, first), first + 1):
+            begun = int(self.trainer.optimizer.iterations.numpy()) - first
+            own = self.batching.of_epoch(epoch, begun)
+            for index, batch in enumerate(own.batches(epoch, first), first + 1):
                 self.position.assign([epoch, index])
                 yield batch
             epoch, first = epoch + 1, 0

@@ -1,6 +1,8 @@
 """The same sentences in other pieces, at random but the same ones again."""
 
 import dataclasses
+import gc
+import weakref
 from itertools import islice
 
 import numpy as np
@@ -37,7 +39,7 @@ def prepared(pairs, vocabulary, tmp_path_factory):
 
 @pytest.fixture
 def dropout(vocabulary):
-    return BpeDropout(vocabulary, chance=0.1, batches=10**6, most=MOST, seed=1)
+    return BpeDropout(vocabulary, chance=0.1, updates=10**6, most=MOST, seed=1)
 
 
 def batching(prepared, dropout=None):
@@ -46,86 +48,108 @@ def batching(prepared, dropout=None):
     )
 
 
-def rows(split, epoch=0, first=0):
-    """Of both sides, without padding, batch after batch."""
+def pieces(split):
+    """Of every pair, in the order of the split: (source, target) without padding."""
+    sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
     return [
-        [[i for i in row if i != PAD] for row in side.tolist()]
-        for batch in split.batches(epoch, first).as_numpy_iterator()
-        for side in batch
+        tuple([i for i in row if i != PAD] for row in pair)
+        for pair in zip(*(side.tolist() for side in sides), strict=True)
     ]
 
 
-def pieces(batches):
-    return sum(len(row) for batch in batches for row in batch)
+def rows(own, epoch, begun=0, first=0):
+    """Of an epoch's batches, both sides of each."""
+    split = own.of_epoch(epoch, begun)
+    return [
+        side.tolist() for batch in split.batches(epoch, first).as_numpy_iterator() for side in batch
+    ]
 
 
-def changed(before, after):
-    """Whether each row is another."""
-    sides = zip(before, after, strict=True)
-    return [old != new for one, other in sides for old, new in zip(one, other, strict=True)]
+def test_the_text_stays_and_its_pieces_do_not(pairs, prepared, vocabulary, dropout):
+    varied = dropout(prepared, epoch=0)
+    texts = [tuple(pair.values()) for pair in pairs]
+    assert [tuple(vocabulary.decode(pair)) for pair in pieces(varied)] == texts
+    changed = [old != new for old, new in zip(pieces(prepared), pieces(varied), strict=True)]
+    assert 0.5 < np.mean(changed) < 1
+    assert 1.1 < varied.lengths.sum() / prepared.lengths.sum() < 2
+    for ids in (ids for pair in pieces(varied) for ids in pair):
+        assert (ids[-1], ids.count(EOS)) == (EOS, 1)
 
 
-def test_the_text_stays_and_its_pieces_do_not(prepared, vocabulary, dropout):
-    plain, varied = rows(batching(prepared)), rows(batching(prepared, dropout))
-    assert list(map(vocabulary.decode, varied)) == list(map(vocabulary.decode, plain))
-    assert 0.5 < np.mean(changed(plain, varied)) < 1
-    assert 1.1 < pieces(varied) / pieces(plain) < 2
+def test_both_sides_have_pieces_drawn_apart(vocabulary, dropout, tmp_path):
+    text = "The teacher does not want to close the small window."
+    prepare(lambda: [{"source": text, "target": text}] * 20, vocabulary, MOST, tmp_path)
+    same = [s == t for s, t in pieces(dropout(Prepared.load(tmp_path), epoch=0))]
+    assert np.mean(same) < 0.5
 
 
-def test_rows_end_with_eos_and_empty_rows_stay_empty(vocabulary, dropout):
-    ids = vocabulary.encode(["The cat sees the house.", "The house."])
-    width = max(map(len, ids))
-    batch = np.array([row + [PAD] * (width - len(row)) for row in [*ids, []]], np.int32)
-    source, target = dropout(0, batch, batch)
-    for side in (source, target):
-        assert side.dtype == np.int32
-        assert not side[2].any()
-        for row in side[:2]:
-            length = np.count_nonzero(row)
-            assert (row[length - 1], row[:length].tolist().count(EOS)) == (EOS, 1)
-            assert not row[length:].any()
-    # Both sides hold the same text here, in pieces drawn apart.
-    assert source.tolist() != target.tolist()
+def test_blocks_are_drawn_apart_and_put_together(prepared, dropout, monkeypatch):
+    monkeypatch.setattr("pipelines.bpe_dropout._BLOCK", 70)
+    varied = dropout(prepared, epoch=0)
+    assert len(varied.ids) == 5
+    decoded = dropout.vocabulary.decode
+    texts = [[decoded(pair) for pair in pieces(split)] for split in (prepared, varied)]
+    assert texts[0] == texts[1]
 
 
 def test_each_epoch_has_other_pieces_and_a_restart_the_same(prepared, dropout):
     first, second = batching(prepared, dropout), batching(prepared, dropout)
-    epochs = [{tuple(row) for batch in rows(first, epoch) for row in batch} for epoch in range(2)]
-    assert len(epochs[0] & epochs[1]) < len(epochs[0]) / 2
+    zero, one = (pieces(dropout(prepared, epoch)) for epoch in range(2))
+    assert np.mean([old == new for old, new in zip(zero, one, strict=True)]) < 0.5
     assert rows(second, epoch=1, first=3) == rows(first, epoch=1)[2 * 3 :]
     other = dataclasses.replace(dropout, seed=2)
-    assert rows(batching(prepared, other)) != rows(first)
+    assert rows(batching(prepared, other), epoch=0) != rows(first, epoch=0)
 
 
-def test_it_ends_at_a_batch_of_the_run_not_of_an_epoch(prepared, dropout):
-    plain = batching(prepared)
-    epoch = len(plain.plan(0))
-    ending = batching(prepared, dataclasses.replace(dropout, batches=epoch + 2))
-    assert rows(ending) == rows(batching(prepared, dropout))
-    assert rows(ending, epoch=1, first=2) == rows(plain, epoch=1, first=2)
-    assert rows(ending, epoch=1)[2] != rows(plain, epoch=1)[2]
+def test_its_batches_are_as_full_as_those_without(prepared, dropout):
+    def filled(own):
+        cells = sum(len(batch.pairs) * sum(batch[1:]) for batch in own.plan(0))
+        return own.prepared.lengths.sum() / cells
+
+    varied = batching(prepared, dropout).of_epoch(epoch=0, begun=0)
+    assert filled(varied) > filled(batching(prepared)) - 0.05
 
 
-def test_a_sentence_that_would_grow_too_long_stays(prepared, vocabulary, dropout):
+def test_an_epoch_is_let_go_of_when_it_has_been_read(prepared, dropout):
+    """TensorFlow keeps the functions that read batches; the text must not hang on them."""
+    own = batching(prepared, dropout).of_epoch(epoch=0, begun=0)
+    split, batches = weakref.ref(own.prepared), own.batches(epoch=0)
+    del own
+    gc.collect()
+    assert len(list(batches)) > 1
+    del batches
+    gc.collect()
+    assert split() is None
+
+
+def test_it_ends_with_the_epochs_that_begin_before_an_update(prepared, dropout):
+    plain, ending = batching(prepared), dataclasses.replace(dropout, updates=10)
+    own = batching(prepared, ending)
+    assert rows(own, epoch=1, begun=9) == rows(batching(prepared, dropout), epoch=1)
+    assert rows(own, epoch=1, begun=10) == rows(plain, epoch=1)
+    assert rows(own, epoch=1, begun=9) != rows(plain, epoch=1)
+
+
+def test_a_sentence_that_would_grow_too_long_stays(prepared, dropout):
     longest = int(prepared.lengths.max())
-    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)
-    plain, varied = rows(batching(prepared)), rows(batching(prepared, bounded))
-    lengths = [len(row) for batch in varied for row in batch]
-    assert max(lengths) <= longest
-    assert 0 < np.mean(changed(plain, varied)) < 1
+    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)(prepared, epoch=0)
+    assert bounded.lengths.max() <= longest
+    same = [old == new for old, new in zip(pieces(prepared), pieces(bounded), strict=True)]
+    assert 0 < np.mean(same) < 1
 
 
 def test_nothing_dropped_is_the_plain_encoding(prepared, dropout):
     none = dataclasses.replace(dropout, chance=0.0)
-    assert rows(batching(prepared, none)) == rows(batching(prepared))
+    assert pieces(none(prepared, epoch=0)) == pieces(prepared)
 
 
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
 def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
     dropout = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching().dropout
-    assert (dropout.chance, dropout.batches, dropout.most) == (0.1, last, 99)
+    assert (dropout.chance, dropout.updates, dropout.most) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
-    assert Corpus(config.resolve("toy_ende"), tmp_path).batching().dropout is None
+    own = Corpus(config.resolve("toy_ende"), tmp_path).batching()
+    assert own.of_epoch(epoch=0, begun=0) is own

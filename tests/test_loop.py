@@ -148,6 +148,17 @@ def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
         np.testing.assert_allclose(resumed_weight, weight, atol=1e-6)
 
 
+def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
+    data, epoch, tmp_path, monkeypatch
+):
+    begun = []
+    monkeypatch.setattr(Batching, "of_epoch", lambda self, *place: begun.append(place) or self)
+    last = 2 * epoch + 2
+    train(data, tmp_path, stop_at=epoch + 2, train_steps=last)
+    train(data, tmp_path, train_steps=last)
+    assert begun == [(0, 0), (1, epoch), (1, epoch), (2, 2 * epoch)]
+
+
 def test_dropout_is_on_in_these_runs(data, uninterrupted, tmp_path):
     """Else the test above would not notice that its state was lost."""
     steps = len(uninterrupted.batches)

@@ -27,9 +27,6 @@ def test_a_limit_gives_the_least_parts_that_keep_to_it():
         assert memory.parts_of_batch(limited, replicas) == parts
     both = tokens_per_batch(25_000, max_tokens_per_replica=12_500, accumulate=4)
     assert memory.parts_of_batch(both, replicas=1) == 4
-    # With a tenth of the merges left out a batch is taken to have 1.4 times as many pieces.
-    more = tokens_per_batch(25_000, max_tokens_per_replica=25_000, bpe_dropout=0.1)
-    assert memory.parts_of_batch(more, replicas=1) == 2
 
 
 def trials(monkeypatch, fits):
