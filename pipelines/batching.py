@@ -38,7 +38,7 @@ class Batching:
     Args:
         prepared: the split.
         tokens_per_batch: tokens of a batch, a side.
-        max_shapes: most shapes that batches have.
+        max_shapes: most shapes that an epoch's batches have.
         count_padding: whether `tokens_per_batch` includes padding.
         seed: of the run.
         dropout: what encodes the split anew for an epoch; none: it stays as it was prepared.

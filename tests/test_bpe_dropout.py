@@ -76,14 +76,16 @@ def test_the_text_stays_and_its_pieces_do_not(pairs, prepared, vocabulary, dropo
         assert (ids[-1], ids.count(EOS)) == (EOS, 1)
 
 
-def test_both_sides_have_pieces_drawn_apart(vocabulary, dropout, tmp_path):
+def test_sides_and_blocks_have_pieces_drawn_apart(vocabulary, dropout, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.bpe_dropout._BLOCK", 10)
     text = "The teacher does not want to close the small window."
     prepare(lambda: [{"source": text, "target": text}] * 20, vocabulary, MOST, tmp_path)
-    same = [s == t for s, t in pieces(dropout(Prepared.load(tmp_path), epoch=0))]
-    assert np.mean(same) < 0.5
+    drawn = pieces(dropout(Prepared.load(tmp_path), epoch=0))
+    assert np.mean([s == t for s, t in drawn]) < 0.5
+    assert drawn[:10] != drawn[10:]
 
 
-def test_blocks_are_drawn_apart_and_put_together(prepared, dropout, monkeypatch):
+def test_blocks_are_put_together(prepared, dropout, monkeypatch):
     monkeypatch.setattr("pipelines.bpe_dropout._BLOCK", 70)
     varied = dropout(prepared, epoch=0)
     assert len(varied.ids) == 5
