@@ -11,16 +11,19 @@ from __future__ import annotations
 import dataclasses
 import typing
 import weakref
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
 
-from pipelines.bpe_dropout import BpeDropout
 from pipelines.buckets import Buckets, choose_buckets
 from pipelines.prepared import Prepared
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
+
+
+Alteration = Callable[[Prepared, int], Prepared]  # (split, epoch) -> what is read instead
 
 
 class Batch(typing.NamedTuple):
@@ -41,7 +44,8 @@ class Batching:
         max_shapes: most shapes that an epoch's batches have.
         count_padding: whether `tokens_per_batch` includes padding.
         seed: of the run.
-        dropout: what encodes the split anew for an epoch; none: it stays as it was prepared.
+        alterations: what changes the split for an epoch, one after another.
+        altered_updates: of a run; an epoch that begins after so many has the split as prepared.
     """
 
     prepared: Prepared
@@ -50,7 +54,8 @@ class Batching:
     max_shapes: int
     count_padding: bool
     seed: int
-    dropout: BpeDropout | None = None
+    alterations: tuple[Alteration, ...] = ()
+    altered_updates: int = 0
 
     @cached_property
     def buckets(self) -> Buckets:
@@ -62,11 +67,14 @@ class Batching:
     def of_epoch(self, epoch: int, begun: int) -> Batching:
         """The batching to take an epoch's batches from, which begins after so many updates.
 
-        With `dropout` it has the pieces of that epoch, and so shapes of its own.
+        With `alterations` it has pairs of its own, and so shapes of its own.
         """
-        if self.dropout is None or begun >= self.dropout.updates:
+        if not self.alterations or begun >= self.altered_updates:
             return self
-        return dataclasses.replace(self, prepared=self.dropout(self.prepared, epoch), dropout=None)
+        split = self.prepared
+        for alter in self.alterations:
+            split = alter(split, epoch)
+        return dataclasses.replace(self, prepared=split, alterations=())
 
     def plan(self, epoch: int) -> list[Batch]:
         """Every pair once, in batches whose order is random; other ones in each epoch.

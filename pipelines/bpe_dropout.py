@@ -22,7 +22,6 @@ class BpeDropout:
 
     vocabulary: Vocabulary
     chance: float  # of a merge to be left out
-    updates: int  # of a run; an epoch that begins after so many has the pieces of the split
     most: int  # pieces of a side; a sentence that would have more stays as it is
     seed: int
 

@@ -35,6 +35,7 @@ _OWN = (
     "learned_positions",
     "label_smoothing",
     "bpe_dropout",
+    "auxiliary_tasks",
     "cooldown_share",
     "beam_size",
     "alpha",

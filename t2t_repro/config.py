@@ -119,6 +119,9 @@ class Train:
     bpe_dropout: float = setting(
         0.0, "share of merges left out of training text before a cool-down", low=0, below=1
     )
+    auxiliary_tasks: bool = setting(
+        False, "before a cool-down, every pair once more with words reversed or replaced"
+    )
     label_smoothing: float = setting(0.1, "eps_ls (5.4)", low=0, below=1)
     accumulate: int = setting(
         1,
@@ -302,11 +305,7 @@ def conflicts(saved: Config, wanted: Config) -> list[str]:
 
 
 def parse(name: str, text: str) -> Any:
-    """The value of a flag: `text` as the type of the field `name`.
-
-    Raises:
-        BadInput: the text is no such value.
-    """
+    """The value of a flag: `text` as the type of a field; raises BadInput if it is none."""
     hint = _TYPES[name]
     return setting_value(FIELDS[name], hint, from_text(hint, text), "flag")
 

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import storage
-from pipelines.batching import Batching
+from pipelines.auxiliary_tasks import AuxiliaryTasks
+from pipelines.batching import Alteration, Batching
 from pipelines.bpe_dropout import BpeDropout
 from pipelines.errors import BadInput
 from pipelines.prepare import (
@@ -129,22 +130,24 @@ class Corpus:
         return self._load("train", directory)
 
     def batching(self) -> Batching:
-        """The training split in batches; in other pieces before any cool-down, if so configured."""
-        data, train = self.config.data, self.config.train
-        dropout = None
-        if train.bpe_dropout:
-            until = round((1 - train.cooldown_share) * train.train_steps)
-            dropout = BpeDropout(
-                self.vocabulary, train.bpe_dropout, until, data.max_length, train.seed
-            )
+        """The training split in batches; altered before any cool-down, if so configured."""
+        data, train, prepared = self.config.data, self.config.train, self.train()
         return Batching(
-            self.train(),
+            prepared,
             tokens_per_batch=data.tokens_per_batch,
             max_shapes=data.max_shapes,
             count_padding=data.count_padding,
             seed=train.seed,
-            dropout=dropout,
+            alterations=tuple(self._alterations(prepared)),
+            altered_updates=round((1 - train.cooldown_share) * train.train_steps),
         )
+
+    def _alterations(self, prepared: Prepared) -> Iterator[Alteration]:
+        train, most = self.config.train, self.config.data.max_length
+        if train.bpe_dropout:
+            yield BpeDropout(self.vocabulary, train.bpe_dropout, most, train.seed)
+        if train.auxiliary_tasks:
+            yield AuxiliaryTasks(self.vocabulary, prepared, most, train.seed)
 
     def held_out(self, split: str, folder: Path) -> Prepared:
         """Dev or test, prepared in `folder`; only what the decoder would cut is dropped."""

@@ -176,7 +176,8 @@ def sustained(device: str, precision: str) -> Sustained | None:
 def trained_positions(plan: Callable[[int], Sequence[Any]], steps: int) -> Positions:
     """Positions of a run's first `steps` batches, however often it was stopped and went on.
 
-    With `bpe_dropout` batches are others, but as large; these are of the text without.
+    With `bpe_dropout` and `auxiliary_tasks` batches are others, but as large; these are of the text
+    without.
 
     Args:
         plan: `Batching.plan`, from an epoch to its batches (pairs, source length, target length).

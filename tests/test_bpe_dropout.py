@@ -39,12 +39,18 @@ def prepared(pairs, vocabulary, tmp_path_factory):
 
 @pytest.fixture
 def dropout(vocabulary):
-    return BpeDropout(vocabulary, chance=0.1, updates=10**6, most=MOST, seed=1)
+    return BpeDropout(vocabulary, chance=0.1, most=MOST, seed=1)
 
 
-def batching(prepared, dropout=None):
+def batching(prepared, *alterations, updates=10**6):
     return Batching(
-        prepared, tokens_per_batch=600, max_shapes=8, count_padding=True, seed=1, dropout=dropout
+        prepared,
+        tokens_per_batch=600,
+        max_shapes=8,
+        count_padding=True,
+        seed=1,
+        alterations=alterations,
+        altered_updates=updates,
     )
 
 
@@ -125,8 +131,7 @@ def test_an_epoch_is_let_go_of_when_it_has_been_read(prepared, dropout):
 
 
 def test_it_ends_with_the_epochs_that_begin_before_an_update(prepared, dropout):
-    plain, ending = batching(prepared), dataclasses.replace(dropout, updates=10)
-    own = batching(prepared, ending)
+    plain, own = batching(prepared), batching(prepared, dropout, updates=10)
     assert rows(own, epoch=1, begun=9) == rows(batching(prepared, dropout), epoch=1)
     assert rows(own, epoch=1, begun=10) == rows(plain, epoch=1)
     assert rows(own, epoch=1, begun=9) != rows(plain, epoch=1)
@@ -148,8 +153,9 @@ def test_nothing_dropped_is_the_plain_encoding(prepared, dropout):
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
 def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
-    dropout = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching().dropout
-    assert (dropout.chance, dropout.updates, dropout.most) == (0.1, last, 99)
+    own = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching()
+    (dropout,) = own.alterations
+    assert (dropout.chance, own.altered_updates, dropout.most) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
