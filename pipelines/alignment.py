@@ -18,7 +18,7 @@ def links(pairs: Sequence[Words]) -> list[list[tuple[int, int]]]:
     """Links (index of a source word, index of a target word) of each pair, in order.
 
     Everything is in memory, 130 bytes for every source word times target word of a pair: 29,000
-    captions have 4.6 million of these.
+    captions have 4.6 million of these and take 4 s.
     """
     source, target = (_numbered(side) for side in zip(*pairs, strict=True))
     sizes = [(len(s), len(t)) for s, t in pairs]
