@@ -6,6 +6,7 @@ what both agree on. No word stays without an origin, there being no empty one.
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -33,10 +34,9 @@ def links(pairs: Sequence[Words]) -> list[list[tuple[int, int]]]:
     sources, targets = source[places[0]], target[places[1]]
     _, entries = np.unique(sources * (target.max() + 1) + targets, return_inverse=True)
     both = _likeliest(entries, sources, places[1]) & _likeliest(entries, targets, places[0])
-    found = np.stack([rows[both], columns[both]], axis=1).tolist()
+    found = zip(rows[both].tolist(), columns[both].tolist(), strict=True)
     counts = np.bincount(np.repeat(np.arange(len(pairs)), cells)[both], minlength=len(pairs))
-    last = np.cumsum(counts)
-    return [[(s, t) for s, t in found[end - n : end]] for n, end in zip(counts, last, strict=True)]
+    return [list(islice(found, n)) for n in counts.tolist()]
 
 
 def lexicon(

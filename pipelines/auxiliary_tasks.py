@@ -17,12 +17,13 @@ import numpy as np
 
 from pipelines.alignment import Words, lexicon, links
 from pipelines.errors import BadInput
-from pipelines.prepared import Prepared
+from pipelines.prepared import Prepared, as_shard
 from pipelines.vocabulary import MARKS, Vocabulary
 
-_REVERSED, _REPLACED = MARKS[:2]
+_REVERSED, _REPLACED = MARKS
 _SHARE = 0.5  # of the links whose words are replaced; the paper's alpha
-_MOST_CELLS = 10**8  # source times target pieces of a pair, summed; 13 GB while words are aligned
+# Source times target pieces of a pair, summed; to align as many takes 13 GB at most.
+_MOST_CELLS = 10**8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,8 @@ class AuxiliaryTasks:
                  for side in zip(*texts, strict=True)]  # fmt: skip
         marks = np.where(reverse, _REVERSED, _REPLACED).tolist()
         pairs = [([mark, *s], t) for mark, s, t in zip(marks, *sides, strict=True)]
-        return _with(split, [pair for pair in pairs if max(map(len, pair)) <= self.most])
+        short = [pair for pair in pairs if max(map(len, pair)) <= self.most]
+        return split.with_shard(*as_shard(short, split.ids[0].dtype))
 
     @cached_property
     def _words(self) -> list[Words]:
@@ -84,11 +86,3 @@ class AuxiliaryTasks:
             if self._lexicon and rng.random() < _SHARE:
                 source[s], target[t] = self._lexicon[rng.integers(len(self._lexicon))]
         return source, target
-
-
-def _with(split: Prepared, pairs: list[tuple[list[int], list[int]]]) -> Prepared:
-    """The split with more pairs, as a shard of their own."""
-    ids = np.array([i for pair in pairs for side in pair for i in side], split.ids[0].dtype)
-    lengths = np.array([[len(side) for side in pair] for pair in pairs], np.int32).reshape(-1, 2)
-    before = np.split(split.lengths, np.flatnonzero(np.diff(split.shard)) + 1)
-    return Prepared.of_shards([*split.ids, ids], [*before, lengths], split.manifest)

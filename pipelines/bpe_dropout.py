@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from pipelines.prepared import Prepared
+from pipelines.prepared import Prepared, as_shard
 from pipelines.vocabulary import Vocabulary
 
 _BLOCK = 10_000  # pairs that are encoded at a time
@@ -41,9 +41,7 @@ class BpeDropout:
         seeds = np.random.SeedSequence([self.seed, epoch, int(pairs[0])]).generate_state(2)
         sides = split.padded(pairs, *split.lengths[pairs].max(0))
         cut = [self._cut(rows, int(seed)) for rows, seed in zip(sides, seeds, strict=True)]
-        both = [ids for pair in zip(*cut, strict=True) for ids in pair]
-        lengths = np.array([len(ids) for ids in both], np.int32).reshape(-1, 2)
-        return np.concatenate(both).astype(split.ids[0].dtype), lengths
+        return as_shard(zip(*cut, strict=True), split.ids[0].dtype)
 
     def _cut(self, rows: np.ndarray, seed: int) -> list[np.ndarray]:
         """Padded rows in other pieces, without padding."""

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,17 @@ class Prepared:
             manifest,
         )
 
+    def with_shard(self, ids: np.ndarray, lengths: np.ndarray) -> Prepared:
+        """These pairs and, behind them, those of one more shard."""
+        own = Prepared.of_shards([ids], [lengths], self.manifest)
+        return Prepared(
+            [*self.ids, ids],
+            np.append(self.shard, own.shard + len(self.ids)),
+            np.append(self.start, own.start),
+            np.append(self.lengths, lengths, axis=0),
+            self.manifest,
+        )
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -104,6 +115,15 @@ class Prepared:
         dropped = self.manifest["dropped"]
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
         return f"{kept}; dropped: {reasons or 'none'}"
+
+
+def as_shard(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of pairs (source, target) as a shard's arrays: ids, lengths."""
+    sides = [side for pair in pairs for side in pair]
+    lengths = np.array([len(side) for side in sides], np.int32).reshape(-1, 2)
+    return np.concatenate([[], *sides]).astype(dtype), lengths
 
 
 def _allow_open_files() -> None:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 PAD, EOS = 0, 1  # no BOS: the decoder starts from a zero vector
 _UNK = 2  # sentencepiece insists on one; with byte pieces no text ever becomes it
 _FIRST_BYTE = 3  # ids 3 to 258 are the pieces <0x00> to <0xFF>
-# Ids that no text has: of the bytes 0x01 to 0x08, control characters, which go.
-MARKS = range(_FIRST_BYTE + 1, _FIRST_BYTE + 9)
+# Two ids that no text has: of the bytes 0x01 and 0x02, control characters, which go.
+MARKS = _FIRST_BYTE + 1, _FIRST_BYTE + 2
 
 FILES = _MODEL, _LISTING = "vocabulary.model", "vocabulary.vocab"
 

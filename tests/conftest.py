@@ -1,5 +1,7 @@
 """What several test files share: tiny models, one kind random and one trained."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,42 @@ def build():
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def toy_pairs():
+    """300 pairs of toy_ende."""
+    from pipelines import toy
+
+    return list(islice(toy.examples("train"), 300))
+
+
+@pytest.fixture(scope="session")
+def toy_vocabulary(toy_pairs):
+    """Learnt from them."""
+    from pipelines.vocabulary import Vocabulary
+
+    return Vocabulary.learn((text for pair in toy_pairs for text in pair.values()), 600)
+
+
+@pytest.fixture(scope="session")
+def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
+    """The pairs, prepared."""
+    from pipelines.prepare import prepare
+    from pipelines.prepared import Prepared
+
+    directory = tmp_path_factory.mktemp("toy")
+    prepare(lambda: toy_pairs, toy_vocabulary, 256, directory)
+    return Prepared.load(directory)
+
+
+def pieces(split):
+    """Of every pair of a split, in order: (source, target) without padding."""
+    sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
+    return [
+        tuple([i for i in row if i != 0] for row in pair)
+        for pair in zip(*(side.tolist() for side in sides), strict=True)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,15 @@
 """Each pair once more, as a task of its own, from text whose lexicon is known."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
+from conftest import pieces
 
-from pipelines import auxiliary_tasks, toy
+from pipelines import auxiliary_tasks
 from pipelines.alignment import lexicon, links
 from pipelines.auxiliary_tasks import AuxiliaryTasks
 from pipelines.bpe_dropout import BpeDropout
 from pipelines.errors import BadInput
-from pipelines.prepare import prepare
-from pipelines.prepared import Prepared
-from pipelines.vocabulary import EOS, MARKS, PAD, Vocabulary
+from pipelines.vocabulary import EOS, MARKS
 from t2t_repro import config
 from t2t_repro.corpus import Corpus
 
@@ -21,35 +18,13 @@ COUNT = 300
 
 
 @pytest.fixture(scope="module")
-def texts():
-    return [tuple(pair.values()) for pair in islice(toy.examples("train"), COUNT)]
-
-
-@pytest.fixture(scope="module")
-def vocabulary(texts):
-    return Vocabulary.learn((text for pair in texts for text in pair), 600)
-
-
-@pytest.fixture(scope="module")
-def prepared(texts, vocabulary, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("prepared")
-    pairs = [{"source": source, "target": target} for source, target in texts]
-    prepare(lambda: pairs, vocabulary, MOST, directory)
-    return Prepared.load(directory)
+def texts(toy_pairs):
+    return [tuple(pair.values()) for pair in toy_pairs]
 
 
 @pytest.fixture
-def tasks(vocabulary, prepared):
-    return AuxiliaryTasks(vocabulary, prepared, MOST, seed=1)
-
-
-def pieces(split):
-    """Of every pair, in the order of the split: (source, target) without padding."""
-    sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
-    return [
-        tuple([i for i in row if i != PAD] for row in pair)
-        for pair in zip(*(side.tolist() for side in sides), strict=True)
-    ]
+def tasks(toy_vocabulary, toy_split):
+    return AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
 
 
 def second(tasks, epoch=0):
@@ -61,13 +36,13 @@ def second(tasks, epoch=0):
     ]
 
 
-def test_the_pairs_themselves_come_first_and_unmarked(prepared, tasks):
-    both = pieces(tasks(prepared, epoch=0))
-    assert both[:COUNT] == pieces(prepared)
+def test_the_pairs_themselves_come_first_and_unmarked(toy_split, tasks):
+    both = pieces(tasks(toy_split, epoch=0))
+    assert both[:COUNT] == pieces(toy_split)
     assert len(both) == 2 * COUNT
     assert not {i for pair in both[:COUNT] for side in pair for i in side} & set(MARKS)
     for source, target in both[COUNT:]:
-        assert source[0] in MARKS[:2]
+        assert source[0] in MARKS
         assert (source[-1], target[-1], source.count(EOS), target.count(EOS)) == (EOS, EOS, 1, 1)
 
 
@@ -99,26 +74,26 @@ def test_in_the_others_words_give_way_to_their_like(texts, tasks):
     assert 0.4 < np.mean(replaced) < 0.55  # some are replaced by themselves
 
 
-def test_each_epoch_has_others_and_a_restart_the_same(vocabulary, prepared, tasks):
-    again = AuxiliaryTasks(vocabulary, prepared, MOST, seed=1)
+def test_each_epoch_has_others_and_a_restart_the_same(toy_vocabulary, toy_split, tasks):
+    again = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
     assert second(tasks, epoch=3) == second(again, epoch=3)
-    other = AuxiliaryTasks(vocabulary, prepared, MOST, seed=2)
+    other = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=2)
     for drawn in (second(tasks, epoch=4), second(other, epoch=3)):
         same = [old == new for old, new in zip(second(tasks, epoch=3), drawn, strict=True)]
         assert np.mean(same) < 0.5
 
 
-def test_what_a_mark_makes_too_long_is_left_out(vocabulary, prepared):
-    longest = int(prepared.lengths[:, 0].max())
-    added = pieces(AuxiliaryTasks(vocabulary, prepared, longest, seed=1)(prepared, 0))[COUNT:]
+def test_what_a_mark_makes_too_long_is_left_out(toy_vocabulary, toy_split):
+    longest = int(toy_split.lengths[:, 0].max())
+    added = pieces(AuxiliaryTasks(toy_vocabulary, toy_split, longest, seed=1)(toy_split, 0))[COUNT:]
     assert 0 < len(added) < COUNT
     assert max(len(side) for pair in added for side in pair) <= longest
 
 
-def test_a_corpus_too_large_to_be_aligned_is_refused(vocabulary, prepared, monkeypatch):
+def test_a_corpus_too_large_to_be_aligned_is_refused(toy_vocabulary, toy_split, monkeypatch):
     monkeypatch.setattr(auxiliary_tasks, "_MOST_CELLS", 10)
     with pytest.raises(BadInput, match=f"auxiliary_tasks: .* has {COUNT} pairs"):
-        AuxiliaryTasks(vocabulary, prepared, MOST, seed=1)
+        AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
 
 
 def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):

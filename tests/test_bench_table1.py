@@ -93,11 +93,15 @@ def test_a_kernel_of_the_whole_length_needs_one_layer():
     assert layers_between_ends(lambda index: Convolution(19, HEAD, dtype="float64"), 10) == 1
 
 
+def least_mib(n):
+    """Of three measurements: now and then two ops at once need one n x n array more."""
+    return min(bench_table1._in_own_process("self-attention", n, 64, 1)["mib"] for _ in range(3))
+
+
 def test_a_measurement_in_a_process_of_its_own():
+    assert bench_table1._in_own_process("self-attention", 64, 64, 1)["ms"] > 0
     # Long enough that a few MiB which the process needs once, and not always, do not tell.
-    small = bench_table1._in_own_process("self-attention", 2048, 64, 1)
-    large = bench_table1._in_own_process("self-attention", 4096, 64, 1)
-    assert small["ms"] > 0
+    small, large = least_mib(2048), least_mib(4096)
     # Weights, logits and their gradients: several arrays of n x n float32.
-    assert 3 * 16 < small["mib"] < 8 * 16
-    assert 3 < large["mib"] / small["mib"] < 5
+    assert 3 * 16 < small < 8 * 16
+    assert 3 < large / small < 5

@@ -3,43 +3,25 @@
 import dataclasses
 import gc
 import weakref
-from itertools import islice
 
 import numpy as np
 import pytest
+from conftest import pieces
 
-from pipelines import toy
 from pipelines.batching import Batching
 from pipelines.bpe_dropout import BpeDropout
 from pipelines.prepare import prepare
 from pipelines.prepared import Prepared
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.vocabulary import EOS
 from t2t_repro import config
 from t2t_repro.corpus import Corpus
 
 MOST = 256
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    return list(islice(toy.examples("train"), 300))
-
-
-@pytest.fixture(scope="module")
-def vocabulary(pairs):
-    return Vocabulary.learn((text for pair in pairs for text in pair.values()), 600)
-
-
-@pytest.fixture(scope="module")
-def prepared(pairs, vocabulary, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("prepared")
-    prepare(lambda: pairs, vocabulary, MOST, directory)
-    return Prepared.load(directory)
-
-
 @pytest.fixture
-def dropout(vocabulary):
-    return BpeDropout(vocabulary, chance=0.1, most=MOST, seed=1)
+def dropout(toy_vocabulary):
+    return BpeDropout(toy_vocabulary, chance=0.1, most=MOST, seed=1)
 
 
 def batching(prepared, *alterations, updates=10**6):
@@ -54,15 +36,6 @@ def batching(prepared, *alterations, updates=10**6):
     )
 
 
-def pieces(split):
-    """Of every pair, in the order of the split: (source, target) without padding."""
-    sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
-    return [
-        tuple([i for i in row if i != PAD] for row in pair)
-        for pair in zip(*(side.tolist() for side in sides), strict=True)
-    ]
-
-
 def rows(own, epoch, begun=0, first=0):
     """Of an epoch's batches, both sides of each."""
     split = own.of_epoch(epoch, begun)
@@ -71,56 +44,56 @@ def rows(own, epoch, begun=0, first=0):
     ]
 
 
-def test_the_text_stays_and_its_pieces_do_not(pairs, prepared, vocabulary, dropout):
-    varied = dropout(prepared, epoch=0)
-    texts = [tuple(pair.values()) for pair in pairs]
-    assert [tuple(vocabulary.decode(pair)) for pair in pieces(varied)] == texts
-    changed = [old != new for old, new in zip(pieces(prepared), pieces(varied), strict=True)]
+def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabulary, dropout):
+    varied = dropout(toy_split, epoch=0)
+    texts = [tuple(pair.values()) for pair in toy_pairs]
+    assert [tuple(toy_vocabulary.decode(pair)) for pair in pieces(varied)] == texts
+    changed = [old != new for old, new in zip(pieces(toy_split), pieces(varied), strict=True)]
     assert 0.5 < np.mean(changed) < 1
-    assert 1.1 < varied.lengths.sum() / prepared.lengths.sum() < 2
+    assert 1.1 < varied.lengths.sum() / toy_split.lengths.sum() < 2
     for ids in (ids for pair in pieces(varied) for ids in pair):
         assert (ids[-1], ids.count(EOS)) == (EOS, 1)
 
 
-def test_sides_and_blocks_have_pieces_drawn_apart(vocabulary, dropout, tmp_path, monkeypatch):
+def test_sides_and_blocks_have_pieces_drawn_apart(toy_vocabulary, dropout, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.bpe_dropout._BLOCK", 10)
     text = "The teacher does not want to close the small window."
-    prepare(lambda: [{"source": text, "target": text}] * 20, vocabulary, MOST, tmp_path)
+    prepare(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
     drawn = pieces(dropout(Prepared.load(tmp_path), epoch=0))
     assert np.mean([s == t for s, t in drawn]) < 0.5
     assert drawn[:10] != drawn[10:]
 
 
-def test_blocks_are_put_together(prepared, dropout, monkeypatch):
+def test_blocks_are_put_together(toy_split, dropout, monkeypatch):
     monkeypatch.setattr("pipelines.bpe_dropout._BLOCK", 70)
-    varied = dropout(prepared, epoch=0)
+    varied = dropout(toy_split, epoch=0)
     assert len(varied.ids) == 5
     decoded = dropout.vocabulary.decode
-    texts = [[decoded(pair) for pair in pieces(split)] for split in (prepared, varied)]
+    texts = [[decoded(pair) for pair in pieces(split)] for split in (toy_split, varied)]
     assert texts[0] == texts[1]
 
 
-def test_each_epoch_has_other_pieces_and_a_restart_the_same(prepared, dropout):
-    first, second = batching(prepared, dropout), batching(prepared, dropout)
-    zero, one = (pieces(dropout(prepared, epoch)) for epoch in range(2))
+def test_each_epoch_has_other_pieces_and_a_restart_the_same(toy_split, dropout):
+    first, second = batching(toy_split, dropout), batching(toy_split, dropout)
+    zero, one = (pieces(dropout(toy_split, epoch)) for epoch in range(2))
     assert np.mean([old == new for old, new in zip(zero, one, strict=True)]) < 0.5
     assert rows(second, epoch=1, first=3) == rows(first, epoch=1)[2 * 3 :]
     other = dataclasses.replace(dropout, seed=2)
-    assert rows(batching(prepared, other), epoch=0) != rows(first, epoch=0)
+    assert rows(batching(toy_split, other), epoch=0) != rows(first, epoch=0)
 
 
-def test_its_batches_are_as_full_as_those_without(prepared, dropout):
+def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
     def filled(own):
         cells = sum(len(batch.pairs) * sum(batch[1:]) for batch in own.plan(0))
         return own.prepared.lengths.sum() / cells
 
-    varied = batching(prepared, dropout).of_epoch(epoch=0, begun=0)
-    assert filled(varied) > filled(batching(prepared)) - 0.05
+    varied = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
+    assert filled(varied) > filled(batching(toy_split)) - 0.05
 
 
-def test_an_epoch_is_let_go_of_when_it_has_been_read(prepared, dropout):
+def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
     """TensorFlow keeps the functions that read batches; the text must not hang on them."""
-    own = batching(prepared, dropout).of_epoch(epoch=0, begun=0)
+    own = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
     split, batches = weakref.ref(own.prepared), own.batches(epoch=0)
     del own
     gc.collect()
@@ -130,24 +103,24 @@ def test_an_epoch_is_let_go_of_when_it_has_been_read(prepared, dropout):
     assert split() is None
 
 
-def test_it_ends_with_the_epochs_that_begin_before_an_update(prepared, dropout):
-    plain, own = batching(prepared), batching(prepared, dropout, updates=10)
-    assert rows(own, epoch=1, begun=9) == rows(batching(prepared, dropout), epoch=1)
+def test_it_ends_with_the_epochs_that_begin_before_an_update(toy_split, dropout):
+    plain, own = batching(toy_split), batching(toy_split, dropout, updates=10)
+    assert rows(own, epoch=1, begun=9) == rows(batching(toy_split, dropout), epoch=1)
     assert rows(own, epoch=1, begun=10) == rows(plain, epoch=1)
     assert rows(own, epoch=1, begun=9) != rows(plain, epoch=1)
 
 
-def test_a_sentence_that_would_grow_too_long_stays(prepared, dropout):
-    longest = int(prepared.lengths.max())
-    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)(prepared, epoch=0)
+def test_a_sentence_that_would_grow_too_long_stays(toy_split, dropout):
+    longest = int(toy_split.lengths.max())
+    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)(toy_split, epoch=0)
     assert bounded.lengths.max() <= longest
-    same = [old == new for old, new in zip(pieces(prepared), pieces(bounded), strict=True)]
+    same = [old == new for old, new in zip(pieces(toy_split), pieces(bounded), strict=True)]
     assert 0 < np.mean(same) < 1
 
 
-def test_nothing_dropped_is_the_plain_encoding(prepared, dropout):
+def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
     none = dataclasses.replace(dropout, chance=0.0)
-    assert pieces(none(prepared, epoch=0)) == pieces(prepared)
+    assert pieces(none(toy_split, epoch=0)) == pieces(toy_split)
 
 
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
