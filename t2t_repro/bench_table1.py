@@ -4,9 +4,9 @@ Time is that of the forward and the backward pass of one layer over one sentence
 TensorFlow: gradients of the input and of all weights. Memory is what the same takes at its peak,
 beside weights and input. On a GPU that is what TensorFlow's allocator has handed out. On a CPU it
 is resident memory, of a process that has done nothing else, since what is touched once may be used
-again unseen; a megabyte or two is chance, and now and then one n x n array, when two ops run at
-once. (TensorFlow's statistics of a CPU leave out what is smaller than 256 KiB, which is all that a
-recurrent layer keeps.)
+again unseen; a megabyte or two is chance, and now and then one n x n array. (TensorFlow's
+statistics of a CPU leave out what is smaller than 256 KiB, which is all that a recurrent layer
+keeps.)
 
 Heads are 64 wide, as in the paper's base model, so there are d / 64; r is 128 and k is 7.
 """

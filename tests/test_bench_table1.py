@@ -94,7 +94,7 @@ def test_a_kernel_of_the_whole_length_needs_one_layer():
 
 
 def least_mib(n):
-    """Of three measurements: now and then two ops at once need one n x n array more."""
+    """Of three measurements: now and then the peak is one n x n array higher."""
     return min(bench_table1._in_own_process("self-attention", n, 64, 1)["mib"] for _ in range(3))
 
 
