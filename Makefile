@@ -5,7 +5,7 @@ RUN = runs/demo
 
 .PHONY: demo test quality lint bench clean
 
-demo: .venv/installed  ## the whole life of a small model in about 5 minutes on 2 cores
+demo: .venv/installed  ## the whole life of a small model in 5 to 6 minutes on 2 cores
 	@rm -rf $(RUN)/export
 	@.venv/bin/python -m t2t_repro.train --workdir=$(RUN)
 	@echo && echo "Scores on the 500 test sentences:"
