@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from pipelines.buckets import Buckets, choose_buckets
-from pipelines.prepared import Prepared
+from pipelines.shards import Prepared
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf

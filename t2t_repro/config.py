@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from pipelines.errors import BadInput
-from t2t_repro.values import from_text, nearest, setting, setting_value
+from t2t_repro.settings import from_text, nearest, setting, setting_value
 
 AUTO = 0  # of max_tokens_per_replica
 

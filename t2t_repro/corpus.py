@@ -5,7 +5,7 @@ tf.io.gfile:
 
     corpus.json             what the rest was made from: the settings, the fingerprint of the text
     vocabulary.model        and vocabulary.vocab, its pieces for people to read
-    prepared/train-.../     see `pipelines.prepared`; named after text, vocabulary and length limit,
+    prepared/train-.../     see `pipelines.shards`; named after text, vocabulary and length limit,
                             so that runs with different ones never write to one place
 
 A run that shares copies corpus.json and the vocabulary, and from an address the training split. The
@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import storage
-from pipelines.auxiliary_tasks import AuxiliaryTasks
+from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
+from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Alteration, Batching
-from pipelines.bpe_dropout import BpeDropout
-from pipelines.errors import BadInput
-from pipelines.prepare import (
+from pipelines.encode import (
     Pair,
     block_fingerprint,
     blocks,
@@ -36,7 +35,8 @@ from pipelines.prepare import (
     prepare,
     text_fingerprint,
 )
-from pipelines.prepared import MANIFEST, Prepared
+from pipelines.errors import BadInput
+from pipelines.shards import MANIFEST, Prepared
 from pipelines.vocabulary import FILES, Vocabulary
 from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
@@ -93,7 +93,7 @@ class Corpus:
 
         Raises:
             BadInput: the text has changed since the vocabulary was learnt from it; and as
-                `pipelines.prepare.prepare`.
+                `pipelines.encode.prepare`.
         """
         vocabulary, limit = self.vocabulary, self.config.data.max_length
         if not (wanted := _read_json(str(self.workdir)).get("text")):
@@ -108,7 +108,7 @@ class Corpus:
         if beam_options is None:
             manifest = prepare(self._train_text, vocabulary, limit, directory)
         else:
-            from pipelines.prepare_on_beam import prepare_on_beam
+            from pipelines.encode_on_beam import prepare_on_beam
 
             manifest = prepare_on_beam(self._train_text, vocabulary, limit, directory, beam_options)
         if manifest["text"] != wanted:

@@ -5,9 +5,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines import text_files
 from pipelines.errors import BadInput
-from t2t_repro import command, config, table2, table4
+from pipelines.sources import text_files
+from t2t_repro import cli, config
+from t2t_repro.paper import table2, table4
 
 # Where the text is, if it has moved since training; and how to score files.
 _DATA = (
@@ -23,7 +24,7 @@ _DATA = (
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    flags = command.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
+    flags = cli.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--split", choices=("test", "dev"), default="test", help="what to translate")
     flags.add_argument(
@@ -41,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
             help=f"{content}: print the paper's Table {table[-1]} with the run's row below",
         )
     flags.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_settings(flags, ["decode"], *_DATA)
+    cli.add_settings(flags, ["decode"], *_DATA)
     return flags
 
 
@@ -78,16 +79,16 @@ def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> I
 
 
 def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
-    settings = command.settings(given)
+    settings = cli.settings(given)
     config.of_run(given.workdir)  # a mistake is told before the slow import
-    command.quiet_tensorflow()
+    cli.quiet_tensorflow()
     from t2t_repro import experiment
 
     return experiment.evaluate(experiment.restore(given.workdir, settings), given.split)
 
 
 def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:
-    settings = config.resolve(given.problem, overrides=command.settings(given))
+    settings = config.resolve(given.problem, overrides=cli.settings(given))
     from t2t_repro.problems import PROBLEMS
 
     hypotheses = list(text_files.lines(given.hypotheses))
@@ -96,4 +97,4 @@ def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

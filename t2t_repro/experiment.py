@@ -29,18 +29,18 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import cost
-from t2t_repro.checkpoints import average_last
-from t2t_repro.cluster import Cluster
 from t2t_repro.config import Config
 from t2t_repro.corpus import Corpus
-from t2t_repro.loop import Loop
+from t2t_repro.decoding.translator import Translator, translate_lines
+from t2t_repro.distributed.cluster import Cluster
+from t2t_repro.distributed.strategy import device_names
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.paper import cost
 from t2t_repro.problems import PROBLEMS, Problem, Scores
-from t2t_repro.strategy import device_names
-from t2t_repro.trainer import Trainer
-from t2t_repro.transformer import Transformer
-from t2t_repro.translator import Translator, translate_lines
-from t2t_repro.validation import Validation, each_pair_once
+from t2t_repro.training.checkpoints import average_last
+from t2t_repro.training.dev_scores import Validation, each_pair_once
+from t2t_repro.training.loop import Loop
+from t2t_repro.training.trainer import Trainer
 
 _VISIBLE_AFTER = 90.0  # seconds; NFS looks at least once a minute by default
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import t2t_repro
 from pipelines.errors import BadInput
-from t2t_repro import command, config
+from t2t_repro import cli, config
 
 if typing.TYPE_CHECKING:
+    from t2t_repro.decoding.translator import IdsTranslator, Translate
     from t2t_repro.experiment import Experiment
-    from t2t_repro.translator import IdsTranslator, Translate
 
 # Types that each format can hold the weights in; the first is the default.
 WEIGHTS = {"saved_model": ("float32", "bfloat16"), "ctranslate2": ("float32", "int8")}
@@ -31,7 +31,7 @@ _OUTPUTS = {
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    flags = command.Parser(prog="python -m t2t_repro.export", description=__doc__)
+    flags = cli.Parser(prog="python -m t2t_repro.export", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
     flags.add_argument(
         "--export_dir", type=Path, required=True, help="where versions are collected"
@@ -50,22 +50,23 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="saved_model: without the tokenizer, so that core TensorFlow alone runs it",
     )
-    command.add_settings(flags, ["decode"])
+    cli.add_settings(flags, ["decode"])
     return flags
 
 
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    settings = command.settings(given)
+    settings = cli.settings(given)
     directory = given.export_dir / str(given.version)
     _check(given, directory)
     config.of_run(given.workdir)  # a mistake is told before the slow import
-    command.quiet_tensorflow()
-    from t2t_repro import ctranslate2_format, experiment
+    cli.quiet_tensorflow()
+    from t2t_repro import experiment
+    from t2t_repro.serving import ctranslate2
 
     if given.format == "ctranslate2":
-        ctranslate2_format.check_installed()
+        ctranslate2.check_installed()
         run = experiment.restore(given.workdir, settings)
         save_ctranslate2(run, directory, given.weights)
     else:
@@ -113,8 +114,8 @@ def save(
     """
     import tensorflow as tf
 
-    from t2t_repro import warm_up
-    from t2t_repro.translator import IdsTranslator, Translator
+    from t2t_repro.decoding.translator import IdsTranslator, Translator
+    from t2t_repro.serving import warm_up
 
     parts = run.model, run.vocabulary, run.config.decode, weights
     translator = IdsTranslator(*parts) if ids_only else Translator(*parts, run.problem.finish)
@@ -132,10 +133,10 @@ def save(
 
 def save_ctranslate2(run: "Experiment", directory: Path, weights: str = "float32") -> None:
     """Writes what CTranslate2 loads, whole or not at all, and settings.json beside it."""
-    from t2t_repro import ctranslate2_format
+    from t2t_repro.serving import ctranslate2
 
     with _whole(directory) as unfinished:
-        ctranslate2_format.save(run.model, run.vocabulary, run.config.decode, unfinished, weights)
+        ctranslate2.save(run.model, run.vocabulary, run.config.decode, unfinished, weights)
         _write_settings(unfinished, settings(run, "ctranslate2", weights))
 
 
@@ -169,7 +170,7 @@ def _write_settings(directory: Path, values: dict[str, Any]) -> None:
 
 
 def _signatures(translator: "IdsTranslator") -> dict[str, Any]:
-    from t2t_repro.translator import Translator
+    from t2t_repro.decoding.translator import Translator
 
     ids = translator.translate_ids.get_concrete_function()
     if not isinstance(translator, Translator):
@@ -232,4 +233,4 @@ def load(path: Path, signature: str = "serving_default") -> "Translate":
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -3,13 +3,13 @@
 import argparse
 import sys
 
-from t2t_repro import command
+from t2t_repro import cli
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags; every hyperparameter is one, and `train` then takes them from the run."""
-    flags = command.Parser(prog="python -m t2t_repro.prepare", description=__doc__)
-    command.add_run(flags)
+    flags = cli.Parser(prog="python -m t2t_repro.prepare", description=__doc__)
+    cli.add_run(flags)
     flags.add_argument(
         "--beam_pipeline_options",
         metavar="NAME=VALUE,...",
@@ -22,8 +22,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    run = command.run_of(given)
-    command.quiet_tensorflow()
+    run = cli.run_of(given)
+    cli.quiet_tensorflow()
     from t2t_repro import experiment
 
     resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
@@ -33,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

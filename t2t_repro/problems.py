@@ -7,14 +7,16 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipelines import linear_trees, parallel_text, toy, toy_parsing, treebank
-from t2t_repro import brackets, metrics
+from pipelines.parsing import linear_trees, treebank
+from pipelines.sources import parallel_text
+from pipelines.toy import toy_ende, toy_parsing
 from t2t_repro.config import Config
+from t2t_repro.scoring import bleu, evalb
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
-    from t2t_repro.translator import Finish
+    from t2t_repro.decoding.translator import Finish
 
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
@@ -35,24 +37,24 @@ class Problem:
 
 
 def _toy(split: str, config: Config) -> Examples:
-    return toy.examples(split)
+    return toy_ende.examples(split)
 
 
 def _multi30k(split: str, config: Config) -> Examples:
-    from pipelines import multi30k  # imports tensorflow_datasets, which takes seconds
+    from pipelines.sources import multi30k  # imports tensorflow_datasets, which takes seconds
 
     data = config.data
     return multi30k.examples(split, data_dir=data.data_dir, tokenized=data.tokenized)
 
 
 def _wmt14_ende(split: str, config: Config) -> Examples:
-    from pipelines import wmt
+    from pipelines.sources import wmt
 
     return wmt.examples(split, languages="de-en", data_dir=config.data.data_dir)
 
 
 def _wmt14_enfr(split: str, config: Config) -> Examples:
-    from pipelines import wmt
+    from pipelines.sources import wmt
 
     return wmt.examples(split, languages="fr-en", data_dir=config.data.data_dir)
 
@@ -90,7 +92,7 @@ def _toy_parsing(split: str, config: Config) -> Examples:
 
 def _bleu(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
     data = config.data
-    return metrics.translation_scores(
+    return bleu.translation_scores(
         hypotheses, references, language=data.target_language, tokenized=data.tokenized
     )
 
@@ -105,12 +107,12 @@ def _brackets(hypotheses: Sequence[str], references: Sequence[str], config: Conf
     if len(hypotheses) == len(references) and linear_trees.are_linear(references):
         pairs = map(linear_trees.with_numbered_words, references, hypotheses)
         references, hypotheses = zip(*pairs, strict=True)
-    return brackets.scores(hypotheses, references)
+    return evalb.scores(hypotheses, references)
 
 
 def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
     """The whole tree with its words, in brackets."""
-    from pipelines import tree_graph  # imports tensorflow, which takes seconds
+    from pipelines.parsing import tree_graph  # imports tensorflow, which takes seconds
 
     return tree_graph.bracketed(source, target)
 

@@ -5,13 +5,14 @@ import os
 import sys
 
 from pipelines.errors import BadInput
-from t2t_repro import command, table3
+from t2t_repro import cli
+from t2t_repro.paper import table3
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags; every hyperparameter is one."""
-    flags = command.Parser(prog="python -m t2t_repro.train", description=__doc__)
-    command.add_run(flags)
+    flags = cli.Parser(prog="python -m t2t_repro.train", description=__doc__)
+    cli.add_run(flags)
     flags.add_argument(
         "--list_variants",
         action="store_true",
@@ -23,17 +24,17 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    run = command.run_of(given)  # before the slow import
+    run = cli.run_of(given)  # before the slow import
     if given.list_variants:
         return _list_variants(run)
-    command.quiet_tensorflow()
+    cli.quiet_tensorflow()
     import tensorflow as tf
 
     from t2t_repro import experiment
-    from t2t_repro.checkpoints import last_step
-    from t2t_repro.cluster import Cluster, WorkerGone
-    from t2t_repro.loop import Stopped
-    from t2t_repro.strategy import default_strategy
+    from t2t_repro.distributed.cluster import Cluster, WorkerGone
+    from t2t_repro.distributed.strategy import default_strategy
+    from t2t_repro.training.checkpoints import last_step
+    from t2t_repro.training.loop import Stopped
 
     try:
         parts = _parts(run)
@@ -63,11 +64,11 @@ def main() -> None:
         print(done, file=sys.stderr)
 
 
-def _parts(run: command.Run) -> int:
+def _parts(run: cli.Run) -> int:
     """Into how many parts a replica divides its share; before a device is used, so it can try."""
     from t2t_repro import experiment
-    from t2t_repro.memory import parts_of_batch
-    from t2t_repro.strategy import count_replicas
+    from t2t_repro.distributed.strategy import count_replicas
+    from t2t_repro.training.memory_fit import parts_of_batch
 
     replicas = count_replicas()
     try:
@@ -77,7 +78,7 @@ def _parts(run: command.Run) -> int:
     return parts_of_batch(resolved, replicas)
 
 
-def _list_variants(run: command.Run) -> None:
+def _list_variants(run: cli.Run) -> None:
     problem = run.problem or "wmt14_ende"  # the paper's
     print(table3.heading(problem), file=sys.stderr)
     for line in table3.listing(problem, run.overrides):
@@ -85,4 +86,4 @@ def _list_variants(run: command.Run) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

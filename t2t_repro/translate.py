@@ -13,17 +13,17 @@ from typing import Any
 
 from tqdm import tqdm
 
-from pipelines import trees
 from pipelines.errors import BadInput
-from t2t_repro import command, config
+from pipelines.parsing import trees
+from t2t_repro import cli, config
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.translator import Line, Translate
+    from t2t_repro.decoding.translator import Line, Translate
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    flags = command.Parser(prog="python -m t2t_repro.translate", description=__doc__)
+    flags = cli.Parser(prog="python -m t2t_repro.translate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--saved_model", type=Path, help="instead: an export, or one version of it")
     flags.add_argument(
@@ -41,14 +41,14 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
     )
-    command.add_settings(flags, ["decode"])
+    cli.add_settings(flags, ["decode"])
     return flags
 
 
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    settings = command.settings(given)
+    settings = cli.settings(given)
     if (given.workdir is None) == (given.saved_model is None):
         raise BadInput("wanted one of --workdir and --saved_model")
     if given.saved_model and settings:
@@ -59,8 +59,8 @@ def main() -> None:
         run = config.override(config.of_run(given.workdir), settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
         _check_pretty(given.pretty, run.problem)
-    command.quiet_tensorflow()
-    from t2t_repro.translator import nbest_lines, translate_lines
+    cli.quiet_tensorflow()
+    from t2t_repro.decoding.translator import nbest_lines, translate_lines
 
     translate = _of_export(given) if given.saved_model else _of_run(given, settings)
     # A person at the keyboard wants each answer at once.
@@ -100,7 +100,7 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
 
 def _of_run(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
     from t2t_repro import experiment
-    from t2t_repro.translator import Translator
+    from t2t_repro.decoding.translator import Translator
 
     run = experiment.restore(given.workdir, settings)
     parts = run.model, run.vocabulary, run.config.decode
@@ -149,4 +149,4 @@ def _note(message: str) -> None:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro import command, config
+from t2t_repro import cli, config
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.attention_figure import AttentionFigure
     from t2t_repro.experiment import Experiment
+    from t2t_repro.paper.attention_figure import AttentionFigure
 
 _KINDS = ("encoder", "decoder", "cross")
 _MOST_PIECES = 200  # with EOS; a page of the base model has 12 MB then
@@ -18,7 +18,7 @@ _MOST_PIECES = 200  # with EOS; a page of the base model has 12 MB then
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    flags = command.Parser(prog="python -m t2t_repro.visualize", description=__doc__)
+    flags = cli.Parser(prog="python -m t2t_repro.visualize", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
     flags.add_argument("--sentence", required=True, help="the source")
     flags.add_argument(
@@ -47,20 +47,20 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--word", help="show the attention of this word's first piece alone, as in Figure 3"
     )
-    command.add_settings(flags, ["decode"])
+    cli.add_settings(flags, ["decode"])
     return flags
 
 
 def main() -> None:
     """Flags, then one call."""
     given = parser().parse_args()
-    settings = command.settings(given)
+    settings = cli.settings(given)
     if given.output.suffix not in (".html", ".png"):
         raise BadInput(f"--output={given.output}: wanted a name that ends with .html or .png")
     if not given.output.parent.is_dir():
         raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
     config.of_run(given.workdir)  # a mistake is told before the slow import
-    command.quiet_tensorflow()
+    cli.quiet_tensorflow()
     from t2t_repro import experiment
 
     run = experiment.restore(given.workdir, settings)
@@ -69,7 +69,7 @@ def main() -> None:
     if given.output.suffix == ".html":
         given.output.write_text(figure.html(view, _described(run.config)), encoding="utf-8")
     else:
-        from t2t_repro.attention_picture import picture
+        from t2t_repro.paper.attention_picture import picture
 
         given.output.write_bytes(picture(figure, view))
     print(figure.translation)
@@ -77,7 +77,7 @@ def main() -> None:
 
 def _figure(run: "Experiment", sentence: str, target: str | None) -> "AttentionFigure":
     """Of a sentence and the given translation, or the model's own, piece for piece."""
-    from t2t_repro.attention_figure import attention_figure
+    from t2t_repro.paper.attention_figure import attention_figure
 
     source = _encoded(run.vocabulary, "sentence", sentence)
     if target is not None:
@@ -104,4 +104,4 @@ def _encoded(vocabulary: Vocabulary, flag: str, text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    command.run(main)
+    cli.run(main)

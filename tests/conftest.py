@@ -18,19 +18,22 @@ TINY = {
 }
 
 # Minutes each, and one after another if they came last: each file runs on one core.
-LONGEST = ("test_workers.py", "test_jax.py", "test_trainer.py", "test_bench_table3.py")
+LONGEST = (
+    *("distributed/test_workers.py", "test_jax_backend.py"),
+    *("training/test_trainer.py", "bench/test_table3.py"),
+)
 
 
 def pytest_collection_modifyitems(items):
     """The longest files first."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 
 @pytest.fixture(scope="session")
 def build():
     """A function that makes a tiny Transformer; keyword arguments replace those of TINY."""
     from t2t_repro.config import Model
-    from t2t_repro.transformer import Transformer
+    from t2t_repro.model.transformer import Transformer
 
     def build(dtype="float32", seed=1, **changes):
         model = Transformer(Model(**TINY | changes), dtype=dtype)
@@ -46,9 +49,9 @@ def build():
 @pytest.fixture(scope="session")
 def toy_pairs():
     """300 pairs of toy_ende."""
-    from pipelines import toy
+    from pipelines.toy import toy_ende
 
-    return list(islice(toy.examples("train"), 300))
+    return list(islice(toy_ende.examples("train"), 300))
 
 
 @pytest.fixture(scope="session")
@@ -62,21 +65,12 @@ def toy_vocabulary(toy_pairs):
 @pytest.fixture(scope="session")
 def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
     """The pairs, prepared."""
-    from pipelines.prepare import prepare
-    from pipelines.prepared import Prepared
+    from pipelines.encode import prepare
+    from pipelines.shards import Prepared
 
     directory = tmp_path_factory.mktemp("toy")
     prepare(lambda: toy_pairs, toy_vocabulary, 256, directory)
     return Prepared.load(directory)
-
-
-def pieces(split):
-    """Of every pair of a split, in order: (source, target) without padding."""
-    sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
-    return [
-        tuple([i for i in row if i != 0] for row in pair)
-        for pair in zip(*(side.tolist() for side in sides), strict=True)
-    ]
 
 
 @pytest.fixture(scope="session")

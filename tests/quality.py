@@ -7,12 +7,12 @@ scored on val, of real text. A change may cost as much as seeds differ, and no m
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from paths import DATA
 
-DATA = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"needs Multi30k in {DATA}")
+MULTI30K = DATA / "multi30k"
+pytestmark = pytest.mark.skipif(not MULTI30K.exists(), reason=f"needs Multi30k in {MULTI30K}")
 UPDATES = 2000
 # What seeds 1, 2 and 3 gave on one core of an Intel Xeon with AMX. On two, where sums are rounded
 # otherwise, seed 1 has 9.22 and 31.02.
@@ -28,7 +28,7 @@ def spread(scores):
 def scores(tmp_path_factory):
     """Val's, of one short run."""
     workdir = tmp_path_factory.mktemp("quality")
-    work = (f"--workdir={workdir}", f"--data_dir={DATA}")
+    work = (f"--workdir={workdir}", f"--data_dir={MULTI30K}")
     run("train", "--problem=multi30k_ende", *work, f"--train_steps={UPDATES}", "--eval_sentences=0")
     # The last checkpoint alone: those before it are still far from it.
     run("evaluate", *work, "--split=dev", "--average_last=1")

@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-from pipelines import toy
-from t2t_repro import command
+from pipelines.toy import toy_ende
+from t2t_repro import cli
 
-ROOT = Path(__file__).parents[1]
 SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=8", "--num_heads=1", "--d_k=4", "--d_v=4"),
     *("--vocabulary_size=400", "--held_out_share=0.1", "--tokens_per_batch=512"),
@@ -31,7 +31,7 @@ PROGRESS = ("vocabulary: ", "train: ", "dev: ", "test: ", "model: ", "weights: "
 def text(tmp_path_factory):
     """A folder with 300 pairs, and what can be wrong with such files."""
     folder = tmp_path_factory.mktemp("text")
-    pairs = list(islice(toy.examples("dev"), 300))
+    pairs = list(islice(toy_ende.examples("dev"), 300))
     sources, targets = ([pair[side] + "\n" for pair in pairs] for side in ("source", "target"))
     tsv = (f"{source[:-1]}\t{target}" for source, target in zip(sources, targets, strict=True))
     contents = {"pairs.tsv": tsv, "en": sources, "de": targets, "de.short": targets[:-1]}
@@ -49,7 +49,7 @@ def _call(name, *flags):
         patch.setattr(sys, "argv", [name, *map(str, flags)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
         with pytest.raises(SystemExit) as end:
-            command.run(module.main)
+            cli.run(module.main)
     return end.value.code
 
 

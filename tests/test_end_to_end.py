@@ -6,16 +6,15 @@ import shutil
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import yaml
+from paths import ROOT
 
-from pipelines import toy
+from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro import metrics
+from t2t_repro.scoring import bleu
 
-ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
 ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 
@@ -178,7 +177,7 @@ def test_evaluate(workdir, tmp_path):
 
 
 def test_evaluate_files_without_tensorflow(tmp_path):
-    references = [pair["target"] for pair in islice(toy.examples("test"), 50)]
+    references = [pair["target"] for pair in islice(toy_ende.examples("test"), 50)]
     hypotheses = [line.replace("der", "die") for line in references]
     for name, lines in (("hypotheses", hypotheses), ("references", references)):
         (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -195,7 +194,7 @@ def test_evaluate_files_without_tensorflow(tmp_path):
         "--json",
     )
     scores = json.loads(stdout)
-    assert scores == metrics.translation_scores(hypotheses, references, language="de")
+    assert scores == bleu.translation_scores(hypotheses, references, language="de")
     assert 0 < scores["sacrebleu"] < 100
 
 

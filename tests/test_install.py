@@ -5,11 +5,10 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -51,9 +50,9 @@ def python(site, tmp_path):
 def test_content(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     expected = [
-        *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("t2t_repro/*.py")),
-        "t2t_repro/attention_figure.html",
-        *(f"{path.parent.name}/{path.name}" for path in ROOT.glob("pipelines/*.py")),
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("t2t_repro/**/*.py")),
+        "t2t_repro/paper/attention_figure.html",
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("pipelines/**/*.py")),
         *(f"t2t_repro/configs/{path.name}" for path in ROOT.glob("configs/*.yaml")),
     ]
     assert "t2t_repro/configs/table3.yaml" in expected

@@ -6,21 +6,21 @@ import os
 import subprocess
 import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
+from paths import ROOT
 
-from pipelines import parallel_text, toy
-from pipelines.prepared import Prepared
+from pipelines.shards import Prepared
+from pipelines.sources import parallel_text
+from pipelines.toy import toy_ende
 
-ROOT = Path(__file__).parents[1]
 SIZE = [
     *("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--d_k=8", "--d_v=8"),
     *("--vocabulary_size=400", "--tokens_per_batch=512", "--held_out_share=0.1"),
     *("--train_steps=3", "--checkpoint_steps=3", "--eval_sentences=4", "--beam_size=1"),
 ]
-PAIRS = [(pair["source"], pair["target"]) for pair in islice(toy.examples("train"), 400)]
+PAIRS = [(pair["source"], pair["target"]) for pair in islice(toy_ende.examples("train"), 400)]
 
 
 def command(name, *flags):

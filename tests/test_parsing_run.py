@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 import test_export
 
-from pipelines import toy_parsing, trees
 from pipelines.errors import BadInput
-from pipelines.linear_trees import restored
-from t2t_repro import command, config, export, translate, visualize
+from pipelines.parsing import trees
+from pipelines.parsing.linear_trees import restored
+from pipelines.toy import toy_parsing
+from t2t_repro import cli, config, export, translate, visualize
 
 SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
 SHORT = {"train_steps": 3, "warmup_steps": 2, "eval_sentences": 0, "max_shapes": 1}
@@ -103,7 +104,7 @@ def lines(monkeypatch, capfd):
         stdin = io.BytesIO("".join(f"{sentence}\n" for sentence in SENTENCES).encode())
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))
         with pytest.raises(SystemExit) as end:
-            command.run(translate.main)
+            cli.run(translate.main)
         stdout, stderr = capfd.readouterr()
         assert end.value.code == 0, stderr
         return stdout.split("\n")[:-1]

@@ -10,11 +10,15 @@ from itertools import count, islice
 import pytest
 import tensorflow as tf
 
-from pipelines import toy
-from t2t_repro import command, export, translate
-from t2t_repro.translator import Line, _batches_by_length, nbest_lines, translate_lines
+from pipelines.toy import toy_ende
+from t2t_repro import cli, export, translate
+from t2t_repro.decoding.translator import Line, _batches_by_length, nbest_lines, translate_lines
 
-LINES = [pair["source"] for pair in islice(toy.examples("dev"), 20)] + ["", "long " * 300, "Yes."]
+LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 20)] + [
+    "",
+    "long " * 300,
+    "Yes.",
+]
 TEXT = "".join(line + "\n" for line in LINES).encode()
 
 
@@ -42,7 +46,7 @@ def call(monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["translate", *map(str, flags)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as end:
-            command.run(translate.main)
+            cli.run(translate.main)
         return end.value.code, *capfd.readouterr()
 
     return call

@@ -1,0 +1,1 @@
+"""Training text that is altered in each epoch; not in the paper."""

@@ -1,0 +1,201 @@
+"""The trees of `linear_trees`, from whatever a model wrote, by TensorFlow's own operations.
+
+An export holds no Python. `bracketed(sentence, output)` is `trees.bracketed(linear_trees.restored(
+output, words))`, where the rules are told, of a whole batch at once.
+
+Axes: b sentences, w words, s symbols of an output; shorter rows end with "".
+"""
+
+from functools import partial
+
+import tensorflow as tf
+
+from pipelines.parsing.linear_trees import CLOSE, MARKS, OPEN, SPELT_WORD, UNKNOWN_TAG
+from pipelines.parsing.trees import ROOT
+
+
+def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Whole trees, in brackets, with exactly the words of the sentences.
+
+    Args:
+        sentences: String [b]. A word is what stands between ASCII's white space; a bracket in it is
+            written as treebanks do, and what is not UTF-8 as U+FFFD.
+        outputs: String [b], what a model wrote for each.
+
+    Returns:
+        String [b]; "" for a sentence without words.
+    """
+    words, symbols = _words(sentences), _split(tf.strings.regex_replace(outputs, "[()]", " "))
+    spelt = tf.strings.regex_full_match(symbols, SPELT_WORD)  # [b, s]
+    opens, closes = (~spelt & _begin(symbols, bracket) for bracket in (OPEN, CLOSE))  # [b, s]
+    is_tag = (symbols != "") & ~opens & ~closes  # [b, s]
+    wanted = _count(words != "")  # [b, 1]
+    start, stop = _places(symbols, is_tag, spelt, words)  # [b, s]
+    labels = tf.strings.regex_replace(symbols, f"^({OPEN}|{CLOSE})", "")  # [b, s]
+    end = _ends(opens, closes, labels, start, wanted)
+    seen = tf.reduce_max(tf.where(is_tag, stop, 0), axis=1, keepdims=True)  # [b, 1]
+    end = tf.where((seen < wanted) & _first_of_the_last(end), wanted, end)
+    holds_words = opens & (start < end)
+    own = tf.where(is_tag, stop - start, 1)  # [b, s] words of each leaf
+    as_said = tf.reduce_all(own == 1, axis=1, keepdims=True) & (_count(is_tag) == wanted)  # [b, 1]
+    tags = tf.strings.regex_replace(symbols, f"^{SPELT_WORD}$", r"\2")
+    tags = _at(is_tag & (own > 0), start, tags, words)
+    tags = tf.where(as_said, tags, _mended(tags, words))
+    opening = _at(holds_words, start, " (" + labels, words)
+    closing = _at(holds_words, end - 1, tf.fill(tf.shape(symbols), ")"), words)
+    leaves = opening + " (" + tags + " " + words + ")" + closing  # [b, w]
+    text = tf.strings.reduce_join(tf.where(words != "", leaves, ""), axis=1)  # [b]
+    return tf.where(wanted[:, 0] > 0, f"({ROOT}" + text + ")", "")
+
+
+def _words(sentences: tf.Tensor) -> tf.Tensor:
+    """Strings [b] -> [b, w]."""
+    text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="replace")
+    text = tf.strings.regex_replace(text, "[(]", "-LRB-")
+    return _split(tf.strings.regex_replace(text, "[)]", "-RRB-"))
+
+
+def _split(text: tf.Tensor) -> tf.Tensor:
+    """Strings [b] -> what stands between ASCII's white space, [b, n]."""
+    return tf.strings.split(text).to_tensor("")
+
+
+def _begin(symbols: tf.Tensor, prefix: str) -> tf.Tensor:
+    return tf.strings.substr(symbols, 0, len(prefix)) == prefix
+
+
+def _count(mask: tf.Tensor) -> tf.Tensor:
+    """Bool [b, n] -> int32 [b, 1]."""
+    return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
+
+
+def _places(
+    symbols: tf.Tensor, is_leaf: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Between which words each symbol stands, and for a leaf which are its own.
+
+    Args:
+        symbols: String [b, s].
+        is_leaf: Bool [b, s], which are not brackets.
+        spelt: Bool [b, s], which of these have their word before the tag.
+        words: String [b, w].
+
+    Returns:
+        Int32 [b, s]: the words before a symbol; and those before the next leaf, at the end all.
+    """
+    number = tf.cumsum(tf.cast(is_leaf, tf.int32), axis=1, exclusive=True)  # [b, s] leaves before
+    wanted = _count(words != "")  # [b, 1]
+    counted = tf.minimum(number, wanted), tf.minimum(number + 1, wanted)
+
+    def aligned() -> tuple[tf.Tensor, tf.Tensor]:
+        match = _matches(tf.strings.regex_replace(symbols, f"^{SPELT_WORD}$", r"\1"), spelt, words)
+        columns = tf.range(tf.shape(symbols)[1])  # [s]
+        before = tf.where(match >= 0, columns, -1)
+        before = tf.reduce_max(tf.where(columns[:, None] >= columns, before[:, None], -1), axis=2)
+        offset = tf.gather(match - number, tf.maximum(before, 0), axis=1, batch_dims=1)  # [b, s]
+        after = _next(tf.where(match >= 0, match, wanted), wanted)
+        place = tf.minimum(number + tf.where(before >= 0, offset, 0), after)
+        place = tf.where(is_leaf, place, wanted)
+        stop = _next(place, wanted)
+        start = tf.where(is_leaf, place, tf.where(number > 0, stop, 0))
+        any_spelt = tf.reduce_any(spelt, axis=1, keepdims=True)  # [b, 1]
+        return tuple(map(partial(tf.where, any_spelt), (start, stop), counted))
+
+    return tf.cond(tf.reduce_any(spelt), aligned, lambda: counted)
+
+
+def _next(values: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+    """The least of the values [b, s] behind each; `last` [b, 1] behind the last one."""
+    columns = tf.range(tf.shape(values)[1])
+    behind = tf.where(columns[:, None] < columns, values[:, None], last[:, None])  # [b, s, s]
+    return tf.minimum(tf.reduce_min(behind, axis=2), last)
+
+
+def _matches(said: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    """Which word each spelt one is, int32 [b, s], -1 for none: see `linear_trees._matches`."""
+    equal = (said[:, :, None] == words[:, None]) & spelt[:, :, None] & (words != "")[:, None]
+    equal = tf.cast(equal, tf.int32)  # [b, s, w]
+    columns = tf.range(tf.shape(words)[1])
+    upto = columns[:, None] >= columns  # [w, w]
+
+    def longer(row: tf.Tensor, equal: tf.Tensor) -> tf.Tensor:
+        best = tf.maximum(row, tf.pad(row[:, :-1], [[0, 0], [1, 0]]) + equal)  # [b, w]
+        return tf.reduce_max(tf.where(upto, best[:, None], 0), axis=2)
+
+    rows = tf.scan(longer, tf.transpose(equal, [1, 0, 2]), tf.zeros_like(equal[:, 0]))  # [s, b, w]
+    before = tf.concat([tf.zeros_like(rows[:1]), rows[:-1]], axis=0)
+
+    def back(state: tuple[tf.Tensor, ...], both: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+        limit, _ = state  # [b], words not yet matched
+        row, above = (tf.pad(values, [[0, 0], [1, 0]]) for values in both)  # [b, w + 1]
+        length = tf.gather(row, limit, axis=1, batch_dims=1)
+        is_match = length > tf.gather(above, limit, axis=1, batch_dims=1)
+        word = tf.reduce_sum(tf.cast(row < length[:, None], tf.int32), axis=1) - 1
+        return tf.where(is_match, word, limit), tf.where(is_match, word, -1)
+
+    begin = tf.fill([tf.shape(words)[0]], tf.shape(words)[1])
+    _, match = tf.scan(back, (rows, before), (begin, begin), reverse=True)  # [s, b]
+    return tf.transpose(match)
+
+
+def _ends(
+    opens: tf.Tensor, closes: tf.Tensor, labels: tf.Tensor, seen: tf.Tensor, wanted: tf.Tensor
+) -> tf.Tensor:
+    """Before which word each bracket ends, if at all it opens and closes.
+
+    Args:
+        opens: Bool [b, s], which symbols open a bracket.
+        closes: Bool [b, s], which close one.
+        labels: String [b, s], of what kind.
+        seen: Int32 [b, s], the words before each symbol.
+        wanted: Int32 [b, 1], the words of the sentence, where what never closes ends.
+
+    Returns:
+        Int32 [b, s], -1 for symbols that open no bracket.
+    """
+    names = tf.unique(tf.reshape(labels, [-1])).idx  # sooner compared than strings
+    names = tf.reshape(names, tf.shape(labels))
+    places = tf.range(tf.shape(labels)[1])  # [s]
+
+    def step(place: tf.Tensor, opened: tf.Tensor, end: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        now = slice(place, place + 1)
+        same = opened & closes[:, now] & (names == names[:, now])  # [b, s]
+        innermost = tf.reduce_max(tf.where(same, places, -1), axis=1, keepdims=True)  # [b, 1]
+        closed = opened & (innermost >= 0) & (places >= innermost)
+        opened = opened & ~closed | opens & (places == place)
+        return place + 1, opened, tf.where(closed, seen[:, now], end)
+
+    state = 0, tf.zeros_like(opens), tf.fill(tf.shape(opens), -1)
+    _, opened, end = tf.while_loop(lambda place, *_: place < tf.size(places), step, state)
+    return tf.where(opened, wanted, end)
+
+
+def _first_of_the_last(end: tf.Tensor) -> tf.Tensor:
+    """Of the brackets that end last the one that opens first: bool [b, s] of `_ends`."""
+    is_last = (end >= 0) & (end == tf.reduce_max(end, axis=1, keepdims=True))
+    return is_last & (tf.cumsum(tf.cast(is_last, tf.int32), axis=1) == 1)
+
+
+def _at(mask: tf.Tensor, places: tf.Tensor, strings: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    """Joins, for each word, the strings whose place it is: [b, s] -> [b, w].
+
+    Args:
+        mask: Bool [b, s], which strings are meant.
+        places: Int32 [b, s], numbers of words; those beyond the last do not count.
+        strings: String [b, s].
+        words: String [b, w].
+    """
+    rows, width = tf.unstack(tf.shape(words))
+    numbers = tf.range(rows)[:, None] * width + places  # [b, s], among all words
+    meant = mask & (places < width)
+    joined = tf.strings.unsorted_segment_join(strings[meant], numbers[meant], rows * width)
+    return tf.reshape(joined, tf.shape(words))
+
+
+def _mended(tags: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    """Tags [b, w] where there were too many or too few; "" is one that is missing."""
+    marks, tags_of_marks = tf.constant(list(MARKS)), tf.constant(list(MARKS.values()))  # [n]
+    own = tf.where(words[:, :, None] == marks, tags_of_marks, "")  # [b, w, n], one of them at most
+    own = tf.strings.reduce_join(own, axis=2)  # [b, w]
+    wrong = tf.reduce_any(tags[:, :, None] == tags_of_marks, axis=2)
+    return tf.where(own != "", own, tf.where(wrong | (tags == ""), UNKNOWN_TAG, tags))

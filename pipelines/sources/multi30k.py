@@ -1,0 +1,186 @@
+"""The problem `multi30k_ende`: Multi30K, English to German captions (Elliott et al., 2016).
+
+29,000 training, 1,014 validation and 1,000 test pairs (the 2016 Flickr test set), as raw text or as
+the source repository's own lower-cased, normalised, Moses-tokenised version.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow_datasets as tfds
+
+from pipelines.errors import BadInput
+from pipelines.sources import text_files, tfds_source
+
+# The repository is pinned to a commit, so neither addresses nor content move.
+BASE_ADDRESS = (
+    "https://raw.githubusercontent.com/multi30k/dataset/"
+    "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1"
+)
+
+_FILE_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+
+# sha256 of each file's text, unpacked. The repository serves raw/ gzipped and tok/ plain; a digest
+# of the text holds for both and for any way of packing, so it is the one check. (TFDS's own
+# checksums.tsv would digest the bytes as served.)
+SHA256 = {
+    "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
+    "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
+    "val.en": "1f2a23d992769b5b3d209b0a10dd0b77c08cceb1f20dfb97ed0aafa49d107227",
+    "val.de": "660e09eb7e1da2f856ea13ee5ad3cf6d36b3d5b0b733c857e94c5747a3dfc660",
+    "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
+    "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
+    "tok/train.lc.norm.tok.en": "08925f8e0572bcd5a006702fc5fe20e2d77c6917d4eebd576fc20de6693c2119",
+    "tok/train.lc.norm.tok.de": "cb5a23529b65ec2061f1dc446192a9c37382b63cc75f81a0be59d34894b3a505",
+    "tok/val.lc.norm.tok.en": "46573ce391ae227f1c72f873392436a20ef18e0a6d518098cfbd70b77c8572ec",
+    "tok/val.lc.norm.tok.de": "97232bd273eceb7207f689527386a97e4be2616b18ada47576bdaf96c8ae1f00",
+    "tok/test_2016_flickr.lc.norm.tok.en": (
+        "5b7f32627cf99eced828311b955dae9800bb52bc8b91cf8b6526829e605b29d2"
+    ),
+    "tok/test_2016_flickr.lc.norm.tok.de": (
+        "c6a33d39d48f9f510de147651316cd9d918e09ad0219df734a2f16b6baccacc4"
+    ),
+}
+
+
+def examples(split: str, *, data_dir: str | None, tokenized: bool) -> Iterator[dict[str, str]]:
+    """Yields {"source": English, "target": German} of one split, in the files' order.
+
+    Args:
+        split: "train", "dev" or "test": 29,000, 1,014 or 1,000 pairs.
+        data_dir: A directory with the text files (train.en, val.en, test_2016_flickr.en and their
+            .de; tokenised: tok/train.lc.norm.tok.en and so on; each plain or .gz), which are taken
+            as they are; or a directory where TFDS has prepared the data set; or None: download and
+            prepare once, where TFDS keeps its data.
+        tokenized: The lower-cased tokenised version instead of the raw one.
+
+    Raises:
+        BadInput: `data_dir` holds neither, a file is unusable, or the download fails.
+    """
+    config = "tok" if tokenized else "raw"
+    if data_dir is None:
+        builder = tfds_source.open_builder(Multi30kEnde, config, None)
+        tfds_source.prepare(builder)
+        return tfds_source.examples(builder, split, source="en", target="de")
+    names = {name: _file_names(name, config) for name in _FILE_STEMS}
+    wanted = [name for pair in names.values() for name in pair]
+    if any(_find(data_dir, name).exists() for name in wanted):
+        source, target = names[split]
+        return text_files.aligned(_find(data_dir, source), _find(data_dir, target))
+    builder = tfds_source.open_builder(Multi30kEnde, config, data_dir)
+    if tfds_source.is_prepared(builder):
+        return tfds_source.examples(builder, split, source="en", target="de")
+    raise BadInput(
+        f"--data_dir={data_dir}: holds no Multi30k ({config}); wanted {', '.join(wanted)} (each "
+        f"plain or .gz) or {Multi30kEnde.name}/ prepared by TFDS: fetch the files from "
+        f"{BASE_ADDRESS}, or leave --data_dir out to download them"
+    )
+
+
+class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
+    """TFDS builder of `multi30k_ende`: configs `raw` and `tok`; train, validation and test.
+
+    Each example is {"en": text, "de": text}. Examples keep the order of the files. Preparing
+    raises BadInput if a file cannot be downloaded or is not the one of the pinned commit.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "multi30k/dataset at commit a3d2e0d."}  # noqa: RUF012
+    BUILDER_CONFIGS = [  # noqa: RUF012
+        tfds.core.BuilderConfig(name="raw", description="As written by the translators."),
+        tfds.core.BuilderConfig(
+            name="tok", description="Lower-cased, normalised punctuation, Moses tokens."
+        ),
+    ]
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description="Captions of Flickr images in English, with their German translations.",
+            features=tfds.features.Translation(languages=("en", "de")),
+            supervised_keys=("en", "de"),
+            homepage="https://github.com/multi30k/dataset",
+            citation=_CITATION,
+            disable_shuffling=True,
+        )
+
+    def _split_generators(
+        self, dl_manager: tfds.download.DownloadManager
+    ) -> dict[str, Iterator[tuple[int, dict[str, str]]]]:
+        names = {split: _file_names(split, self.builder_config.name) for split in _FILE_STEMS}
+        paths = _download(dl_manager, [name for pair in names.values() for name in pair])
+        return {
+            tfds_source.SPLITS[split]: self._generate_examples(paths[english], paths[german])
+            for split, (english, german) in names.items()
+        }
+
+    def _generate_examples(
+        self, english: Path, german: Path
+    ) -> Iterator[tuple[int, dict[str, str]]]:
+        for number, pair in enumerate(text_files.aligned(english, german)):
+            yield number, {"en": pair["source"], "de": pair["target"]}
+
+
+def _file_names(split: str, config: str) -> tuple[str, str]:
+    """Names the English and the German file of a split, relative to the data directory."""
+    stem = _FILE_STEMS[split]
+    if config == "tok":
+        stem = f"tok/{stem}.lc.norm.tok"
+    return f"{stem}.en", f"{stem}.de"
+
+
+def _address(name: str) -> str:
+    """Tells where the source repository keeps a file: tok/ plain, raw/ gzipped."""
+    return f"{BASE_ADDRESS}/{name}" if name.startswith("tok/") else f"{BASE_ADDRESS}/raw/{name}.gz"
+
+
+def _find(data_dir: str, name: str) -> Path:
+    """Finds a file plain or gzipped; the plain path if there is neither."""
+    plain, gzipped = Path(data_dir, name), Path(data_dir, f"{name}.gz")
+    return gzipped if gzipped.exists() and not plain.exists() else plain
+
+
+def _download(
+    dl_manager: tfds.download.DownloadManager, names: Sequence[str]
+) -> Mapping[str, Path]:
+    """Downloads files and checks what they hold; returns where each one lies."""
+    addresses = {name: _address(name) for name in names}
+    try:
+        tfds_source.ask(addresses[names[0]])
+        paths = dl_manager.download(addresses)
+    except tfds_source.DOWNLOAD_ERRORS as error:
+        raise BadInput(
+            f"Multi30k cannot be downloaded ({tfds_source.reason(error)}); wanted the files of "
+            f"{addresses[names[0]].rpartition('/')[0]}: connect to the network, or fetch them by "
+            f"other means and give --data_dir=D, with D/{', D/'.join(names)} (each plain or .gz)"
+        ) from error
+    for name, path in paths.items():
+        _check_content(path, name)
+    return paths
+
+
+def _check_content(path: Path, name: str) -> None:
+    """Compares a downloaded file's text with the known digest; forgets a file that differs."""
+    try:
+        with text_files.open_bytes(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except BadInput:
+        digest = "none, being cut short or damaged"
+    if digest != SHA256[name]:
+        # TFDS would take the file and its .INFO from its cache for ever after.
+        path.unlink()
+        Path(f"{path}.INFO").unlink()
+        raise BadInput(
+            f"{_address(name)}: the text downloaded has sha256 {digest}; wanted {SHA256[name]}: "
+            "run again to download anew, or give the right files in --data_dir"
+        )
+
+
+_CITATION = """@inproceedings{elliott-etal-2016-multi30k,
+  title = {Multi30K: Multilingual English-German Image Descriptions},
+  author = {Elliott, Desmond and Frank, Stella and Sima'an, Khalil and Specia, Lucia},
+  booktitle = {Proceedings of the 5th Workshop on Vision and Language},
+  year = {2016},
+  pages = {70--74},
+}"""

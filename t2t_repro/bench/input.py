@@ -1,0 +1,220 @@
+"""Speed, padding and order of the input pipeline, beside tf.data's bucket_by_sequence_length.
+
+Preparation is measured in seconds of the processor, over all processes, so that other work on the
+machine does not count; the rest in seconds by the clock.
+"""
+
+import math
+import re
+import resource
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+import tensorflow as tf
+
+from pipelines.batching import Batch, Batching
+from pipelines.encode import prepare
+from pipelines.shards import Prepared
+from pipelines.vocabulary import FILES, PAD, Vocabulary
+from t2t_repro.config import Config
+from t2t_repro.problems import PROBLEMS
+
+Row = dict[str, float | int | str]
+Pairs = Sequence[Mapping[str, str]]
+
+_FEW_SHAPES = 64
+_RIVAL_PAIRS = 100_000  # bucket_by_sequence_length delivers 10,000 to 20,000 a second
+
+
+def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
+    """Preparation, then epochs of `pairs` pairs.
+
+    Args:
+        config: Problem, vocabulary size, length limit and batches.
+        pairs: Drawn from the problem's training text with replacement; 0: the text as it is.
+        repeats: Epochs of which the median is told.
+    """
+    text = list(PROBLEMS[config.problem].examples("train", config))
+    sentences = [pair[side] for pair in text for side in ("source", "target")]
+    vocabulary = Vocabulary.learn(sentences, config.data.vocabulary_size)
+    drawn = np.random.default_rng(0).integers(0, len(text), pairs) if pairs else range(len(text))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "train"
+        began, busy = time.perf_counter(), _cpu_seconds()
+        prepare(
+            lambda: (text[index] for index in drawn), vocabulary, config.data.max_length, directory
+        )
+        seconds, busy = time.perf_counter() - began, _cpu_seconds() - busy
+        prepared = Prepared.load(directory)
+        about: Row = {"data": config.problem, "pairs": len(prepared)}
+        alone = _sentencepiece(sentences, vocabulary)
+        speed: Row = {
+            "prepared_sentences_per_s": 2 * len(drawn) / seconds,
+            "prepared_sentences_per_cpu_s": 2 * len(drawn) / busy,
+            "sentencepiece_sentences_per_cpu_s": alone,
+        }
+        for shapes in sorted({config.data.max_shapes, _FEW_SHAPES}, reverse=True):
+            row = _plan(prepared, config, shapes, repeats)
+            yield about | {"method": f"plan, {shapes} shapes"} | row | speed
+        budget, limit = config.data.tokens_per_batch, config.data.max_length
+        for rival, scheme in (
+            ("tensor2tensor", tensor2tensor_scheme(budget, limit)),
+            ("OpenNMT-tf", opennmt_scheme(budget, limit)),
+        ):
+            method = f"bucket_by_sequence_length, {rival}"
+            yield about | {"method": method} | _rival(prepared, *scheme)
+
+
+def tensor2tensor_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
+    """(boundaries, batch sizes): lengths from 8 growing by a tenth, `data_reader.py`."""
+    boundaries, length = [], 8
+    while length < max_length:
+        boundaries.append(length + 1)
+        length = max(length + 1, int(length * 1.1))
+    return boundaries, [max(1, budget // (b - 1)) for b in boundaries] + [
+        max(1, budget // max_length)
+    ]
+
+
+def opennmt_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
+    """(boundaries, batch sizes): a bucket for each length, as OpenNMT-tf's Transformer trains."""
+    boundaries = list(range(2, max_length + 1))
+    return boundaries, [max(1, budget // (b - 1)) for b in boundaries] + [
+        max(1, budget // max_length)
+    ]
+
+
+def _sentencepiece(sentences: list[str], vocabulary: Vocabulary) -> float:
+    """Sentences that the library alone encodes into Python lists, in a second of one core."""
+    with tempfile.TemporaryDirectory() as folder:
+        vocabulary.save(folder)
+        alone = sentencepiece.SentencePieceProcessor(model_file=str(Path(folder) / FILES[0]))
+    some = sentences[:100_000]
+    busy = _cpu_seconds()
+    alone.encode(some, num_threads=1)
+    return len(some) / (_cpu_seconds() - busy)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _plan(prepared: Prepared, config: Config, shapes: int, repeats: int) -> Row:
+    data = config.data
+    batching = Batching(
+        prepared,
+        tokens_per_batch=data.tokens_per_batch,
+        max_shapes=shapes,
+        count_padding=data.count_padding,
+        seed=config.train.seed,
+    )
+    began = time.perf_counter()
+    plan, after = batching.plan(0), batching.plan(1)
+    planning = (time.perf_counter() - began) / 2
+    memory = [_epoch(batching, epoch) for epoch in range(repeats + 1)][1:]  # after one to warm up
+    seconds = float(np.median([seconds for seconds, _ in memory]))
+    tokens = int(prepared.lengths.sum())
+    cells = sum(len(b.pairs) * (b.source_length + b.target_length) for b in plan)
+    middle = len(plan) // 2
+    return {
+        "tokens_per_s": tokens / seconds,
+        "pairs_per_s": len(prepared) / seconds,
+        "padding_share": 1 - tokens / cells,
+        "shapes": len({(len(b.pairs), *b[1:]) for b in plan}),
+        "batches": len(plan),
+        "plan_s": planning,
+        "resume_s": _seconds(lambda: next(iter(batching.batches(0, middle)))),
+        "neighbour_distance": _neighbour_distance(plan, len(prepared)),
+        "meet_again_share": _meet_again_share(plan, after, len(prepared)),
+        "memory_mb": memory[-1][1],
+        "memory_growth_mb": memory[-1][1] - memory[0][1],
+    }
+
+
+def _epoch(batching: Batching, epoch: int) -> tuple[float, float]:
+    """(seconds, memory behind it in MB)."""
+    began = time.perf_counter()
+    for _ in batching.batches(epoch):
+        pass
+    return time.perf_counter() - began, _memory_mb()
+
+
+def _batch_of(plan: list[Batch], pairs: int) -> np.ndarray:
+    """The number of each pair's batch."""
+    result = np.zeros(pairs, np.int64)
+    for number, batch in enumerate(plan):
+        result[batch.pairs[batch.pairs >= 0]] = number
+    return result
+
+
+def _neighbour_distance(plan: list[Batch], pairs: int) -> float:
+    """Mean distance in the epoch of two pairs that are neighbours in the file; 1/3 is random."""
+    return float(np.abs(np.diff(_batch_of(plan, pairs))).mean() / len(plan))
+
+
+def _meet_again_share(plan: list[Batch], after: list[Batch], pairs: int) -> float:
+    """Of two pairs that share a batch, how often they do so in the next epoch."""
+    later = _batch_of(after, pairs)
+    met, again = 0, 0
+    for batch in plan:
+        numbers = later[batch.pairs[batch.pairs >= 0]]
+        counts = np.unique(numbers, return_counts=True)[1]
+        met += len(numbers) * (len(numbers) - 1)
+        again += int((counts * (counts - 1)).sum())
+    return again / max(1, met)
+
+
+def _rival(prepared: Prepared, boundaries: list[int], sizes: list[int]) -> Row:
+    """tf.data from ids in memory: shuffle, look up, bucket by the longer side, pad, prefetch."""
+    chosen = np.random.default_rng(0).permutation(len(prepared))[:_RIVAL_PAIRS]
+    lengths = prepared.lengths[chosen]
+    sides = prepared.padded(chosen, *lengths.max(axis=0).tolist())
+    source, target = (
+        tf.RaggedTensor.from_tensor(side, lengths=length)
+        for side, length in zip(sides, lengths.T, strict=True)
+    )
+    dataset = (
+        tf.data.Dataset.range(len(chosen))
+        .shuffle(len(chosen))
+        .map(lambda index: (source[index], target[index]), tf.data.AUTOTUNE)
+        .bucket_by_sequence_length(
+            lambda source, target: tf.maximum(tf.shape(source)[0], tf.shape(target)[0]),
+            boundaries,
+            sizes,
+            padded_shapes=([None], [None]),
+            padding_values=tf.constant(PAD),
+        )
+        .prefetch(tf.data.AUTOTUNE)
+    )
+    began = time.perf_counter()
+    shapes = [(tuple(source.shape), tuple(target.shape)) for source, target in dataset]
+    seconds = time.perf_counter() - began
+    cells = sum(math.prod(side) for pair in shapes for side in pair)
+    return {
+        "tokens_per_s": lengths.sum() / seconds,
+        "pairs_per_s": len(chosen) / seconds,
+        "padding_share": 1 - lengths.sum() / cells,
+        "shapes": len(set(shapes)),
+        "batches": len(shapes),
+        "of_pairs": len(chosen),
+    }
+
+
+def _memory_mb() -> float:
+    """Of this process beyond the page cache; not a number where there is no /proc."""
+    status = Path("/proc/self/status")
+    found = re.search(r"RssAnon:\s+(\d+)", status.read_text()) if status.exists() else None
+    return int(found[1]) / 1024 if found else math.nan
+
+
+def _seconds(call: Any) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

@@ -1,0 +1,219 @@
+"""Text in, text out: the tokenizer, the one decoder and the detokenizer in one graph.
+
+In-training BLEU, `evaluate` and `translate` call this object, and `export` saves it.
+"""
+
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import keras
+import tensorflow as tf
+
+from pipelines.vocabulary import EOS, PAD, Vocabulary
+from t2t_repro.config import Decode
+from t2t_repro.decoding.beam_search import IMPOSSIBLE, make_decoder
+from t2t_repro.model.transformer import Transformer
+
+Outputs = dict[str, tf.Tensor]
+Translate = Callable[..., Outputs]  # called as translate(text=<string [b]>)
+Finish = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) -> answer, string [b] all
+
+_TEXT = tf.TensorSpec([None], tf.string, name="text")
+_IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
+
+
+class Line(typing.NamedTuple):
+    """A translation of one line."""
+
+    translation: str
+    score: float
+    cut: bool
+
+
+class IdsTranslator(tf.Module):
+    """A model with its decode settings, from ids to ids: TensorFlow's own operations alone.
+
+    Axes: b batch, s source, t target, m beam.
+
+    Args:
+        model: Its weights are kept alive, and stored by SavedModel.
+        vocabulary: What may be produced.
+        config: The decode settings.
+        weights: Type the weights are kept in. "bfloat16" copies them at half the size; each call
+            widens them, and the graph computes in the model's own precision.
+    """
+
+    def __init__(
+        self, model: Transformer, vocabulary: Vocabulary, config: Decode, weights: str = "float32"
+    ):
+        super().__init__(name="translator")
+        # The Keras model itself would want a signature of its own in a SavedModel.
+        self.weights = [variable.value for variable in model.trainable_variables]
+        if weights != "float32":
+            self.weights = [tf.Variable(tf.cast(weight, weights)) for weight in self.weights]
+        self.decode = self._decoder(model, vocabulary, config)
+
+    @tf.function(input_signature=[_IDS])
+    def translate_ids(self, ids: tf.Tensor) -> Outputs:
+        """Source ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
+        target, scores = self.decode(ids)
+        return {"ids": target[:, 0], "score": scores[:, 0]}
+
+    def _decoder(
+        self, model: Transformer, vocabulary: Vocabulary, config: Decode, n_best: int = 1
+    ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        """`make_decoder` with the weights held here, as one function for several signatures."""
+        search = make_decoder(model, config, vocabulary.producible, EOS, n_best=n_best)
+
+        @tf.function(input_signature=[_IDS])
+        def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            wide = [tf.cast(weight, tf.float32) for weight in self.weights]
+            pairs = zip(model.trainable_variables, wide, strict=True)
+            with keras.StatelessScope(state_mapping=pairs):
+                return search(source)
+
+        return decode
+
+
+class Translator(IdsTranslator):
+    """The same with the vocabulary, from text to text.
+
+    Args:
+        model, vocabulary, config, weights: As of `IdsTranslator`.
+        finish: Makes the answer of the source and the target, by TensorFlow's own operations; None
+            answers the target itself, which is what is scored.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        vocabulary: Vocabulary,
+        config: Decode,
+        weights: str = "float32",
+        finish: Finish | None = None,
+    ):
+        super().__init__(model, vocabulary, config, weights)
+        self.vocabulary = vocabulary
+        self.finish = finish
+        self.tokenizer = vocabulary.tokenizer  # a resource of the graph; saved with the module
+        self.max_source_length = config.max_source_length
+        self.decode_beam = self._decoder(model, vocabulary, config, config.beam_size)
+
+    def __call__(self, text: tf.Tensor) -> Outputs:
+        """`translate`, from an object that holds the weights alive."""
+        return self.translate(text)
+
+    @tf.function(input_signature=[_TEXT])
+    def translate(self, text: tf.Tensor) -> Outputs:
+        """Strings [b] -> their best translations.
+
+        Returns:
+            `translation` string [b], `score` float32 [b] (log-probability over length penalty), and
+            `cut` bool [b]: the source had more than `max_source_length` pieces and lost its end.
+            Nothing but white space translates to the empty string, with score 0.
+        """
+        source, empty, cut = self._encode(text)
+        ids, scores = self.decode(source)
+        return {
+            "translation": self._answer(text, empty, ids[:, 0]),
+            "score": tf.where(empty, 0.0, scores[:, 0]),
+            "cut": cut,
+        }
+
+    @tf.function(input_signature=[_TEXT])
+    def nbest(self, text: tf.Tensor) -> Outputs:
+        """Strings [b] -> the whole beam of each, best first.
+
+        Returns:
+            `translations` string [b, m], `scores` float32 [b, m], `cut` as of `translate`. A search
+            that ended with fewer than m hypotheses fills up with empty ones of score -1e9; so
+            does white space, whose one translation is the empty string.
+        """
+        source, empty, cut = self._encode(text)
+        ids, scores = self.decode_beam(source)
+        beam_size = scores.shape[1]
+        only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
+        scores = tf.where(empty[:, None], only_one, scores)
+        rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
+        answers = self._answer(tf.repeat(text, beam_size), tf.repeat(empty, beam_size), rows)
+        translations = tf.reshape(answers, (-1, beam_size))  # [b, m]
+        return {
+            "translations": tf.where(scores > IMPOSSIBLE, translations, ""),
+            "scores": scores,
+            "cut": cut,
+        }
+
+    def _answer(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Source text [n], which is blank [n], target ids [n, t] -> string [n]."""
+        target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
+        return self.finish(text, target) if self.finish else target
+
+    def _encode(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Strings [b] -> source ids [b, s], which rows are blank [b], which were cut [b]."""
+        pieces = self.vocabulary.encode_graph(text)
+        cut = pieces.row_lengths() > self.max_source_length
+        kept = pieces[:, : self.max_source_length].to_tensor(PAD)  # [b, s]
+        last = tf.range(tf.shape(kept)[1]) == self.max_source_length - 1
+        source = tf.where(cut[:, None] & last, EOS, kept)
+        return source, pieces.row_lengths() <= 1, cut  # blank: EOS alone
+
+
+_BATCH_LINES = 64
+# Source bytes of a batch, padding counted. A piece is a byte or more but where NFKC spells out a
+# compatibility character, so that this bounds the cache of very long lines.
+_BATCH_BYTES = 16_384
+
+
+def translate_lines(
+    translate: Translate, lines: Iterable[str], window: int = 4096
+) -> Iterator[Line]:
+    """One result a line, in order, in constant memory.
+
+    Args:
+        translate: A `Translator`, or the `serving_default` signature of an export.
+        lines: Text of any length.
+        window: Lines read before the first is answered. They are sorted by length before they are
+            cut into batches, so that a batch holds little padding.
+    """
+    for text, score, cut in _by_line(translate, lines, window, Line._fields):
+        yield Line(text.decode(), float(score), bool(cut))
+
+
+def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> Iterator[list[Line]]:
+    """The whole beam of each line, best first; otherwise like `translate_lines`.
+
+    Args:
+        nbest: The `nbest` of a `Translator`, or that signature of an export.
+        lines: Text of any length.
+        window: Lines read before the first is answered.
+    """
+    for texts, scores, cut in _by_line(nbest, lines, window, ("translations", "scores", "cut")):
+        yield [
+            Line(text.decode(), float(score), bool(cut))
+            for text, score in zip(texts, scores, strict=True)
+        ]
+
+
+def _by_line(
+    function: Translate, lines: Iterable[str], window: int, names: tuple[str, ...]
+) -> Iterator[tuple[typing.Any, ...]]:
+    """The rows of the named outputs, a tuple for every line, in order."""
+    iterator = iter(lines)
+    while chunk := list(islice(iterator, window)):
+        results: dict[int, tuple[typing.Any, ...]] = {}
+        for batch in _batches_by_length(chunk):
+            outputs = function(text=tf.constant([chunk[index] for index in batch]))
+            columns = (outputs[name].numpy() for name in names)
+            results.update(zip(batch, zip(*columns, strict=True), strict=True))
+        yield from (results[index] for index in range(len(chunk)))
+
+
+def _batches_by_length(lines: list[str]) -> Iterator[list[int]]:
+    """Indices of the lines, longest first, so that memory is at its peak at once."""
+    lengths = [len(line.encode(errors="replace")) for line in lines]
+    order = sorted(range(len(lines)), key=lambda index: -lengths[index])
+    while order:
+        count = min(_BATCH_LINES, max(1, _BATCH_BYTES // max(1, lengths[order[0]])))
+        yield order[:count]
+        order = order[count:]

@@ -1,0 +1,1 @@
+"""The devices and hosts that a run trains on."""

@@ -1,0 +1,1 @@
+"""Scores of outputs: BLEU for translation, EVALB's F1 for parsing."""

@@ -1,0 +1,1 @@
+"""Exports of a trained run: for TensorFlow Serving and for CTranslate2."""

@@ -1,0 +1,127 @@
+"""One training step under a tf.distribute strategy.
+
+Every replica sees the whole batch and takes every n-th row of it; the loss of a step is the sum
+over target tokens divided by the number of target tokens of the whole batch. So one step on n
+replicas is one step on one, rows sorted by length are shared out evenly, and no data set has to be
+distributed. A replica with little memory takes its rows in several parts, one after another, and
+adds up their gradients: the same step again.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from t2t_repro.config import Train
+from t2t_repro.model.attention import PAD
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.fused_adam import FusedAdam
+from t2t_repro.training.loss import cross_entropy
+from t2t_repro.training.optimizer import make_optimizer
+
+_BATCH = [tf.TensorSpec([None, None], tf.int32, name=side) for side in ("source", "target")]
+
+
+class Trainer:
+    """A model, its optimizer and its step on the replicas of a strategy.
+
+    Axes: b batch, s source, t target. Build the model inside `strategy.scope()`.
+    """
+
+    def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
+        self.model, self.strategy = model, strategy
+        self.label_smoothing, self.parts = config.label_smoothing, config.accumulate
+        self._gradients = self._gradients_of
+        if config.xla:
+            self._gradients = tf.function(self._gradients_of, jit_compile=True)
+        with strategy.scope():
+            self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
+            self.optimizer.build(model.trainable_variables)
+
+    def part_dropout(self) -> None:
+        """Gives each replica random numbers of its own; call once, after any restore.
+
+        Keras's random states are alike on all replicas, and saved from the first, which keeps its.
+        """
+
+        def add_replica_id() -> None:
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            for state in self.model.non_trainable_variables:
+                state.value.assign_add(tf.cast(tf.stack([replica, 0]), state.value.dtype))
+
+        self.strategy.run(tf.function(add_replica_id))
+
+    @tf.function(input_signature=_BATCH)
+    def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """One update from source [b, s], target [b, t].
+
+        Returns:
+            float32 [3]: smoothed and unsmoothed cross-entropy, summed over target tokens, and the
+            number of these.
+        """
+        tokens = tf.math.count_nonzero(target, dtype=tf.float32)
+        source, target = self._even(source), self._even(target)
+
+        def update() -> tf.Tensor:
+            gradients, sums = self._gradients(*self._mine(source, target, 0), tokens)
+            if self.parts > 1:  # else the gradient would be traced twice
+                for part in tf.range(1, self.parts):
+                    more, more_sums = self._gradients(*self._mine(source, target, part), tokens)
+                    gradients = [one + other for one, other in zip(gradients, more, strict=True)]
+                    sums += more_sums
+            # Keras sums the gradients over the replicas here.
+            self.optimizer.apply(gradients, self.model.trainable_variables)
+            return sums
+
+        return self.strategy.reduce("SUM", self.strategy.run(update), axis=None)
+
+    def _gradients_of(
+        self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Of the loss of some rows, and what `step` returns of them."""
+        with tf.GradientTape() as tape:
+            logits = self.model(source, target, training=True)
+            sums = cross_entropy(logits, target, self.label_smoothing)
+            loss = sums[0] / tokens
+        gradients = tape.gradient(loss, self.model.trainable_variables)
+        # That of a learned table of positions comes as rows of it, which cannot be added up.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
+
+    @tf.function(input_signature=_BATCH)
+    def score(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+        """Like `step`, without dropout and without an update."""
+        source, target = self._even(source), self._even(target)
+
+        def sums() -> tf.Tensor:
+            total = tf.zeros(3)
+            for part in tf.range(self.parts):
+                rows, targets = self._mine(source, target, part)
+                total += tf.stack(cross_entropy(self.model(rows, targets), targets))
+            return total
+
+        return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
+
+    def _even(self, batch: tf.Tensor) -> tf.Tensor:
+        """Ids [b, n] with empty rows behind them, so that all parts have as many rows.
+
+        Else XLA would compile a step for two numbers of rows.
+        """
+        missing = -tf.shape(batch)[0] % (self.strategy.num_replicas_in_sync * self.parts)
+        return tf.pad(batch, [[0, missing], [0, 0]], constant_values=PAD)
+
+    def _mine(self, source: tf.Tensor, target: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
+        """The rows of one part of this replica's."""
+        return my_rows(source, part, self.parts), my_rows(target, part, self.parts)
+
+    def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
+        """exp(cross-entropy per piece), without label smoothing, as in Table 3."""
+        _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
+        return float(np.exp(unsmoothed / tokens))
+
+
+def my_rows(batch: tf.Tensor, part: Any = 0, parts: int = 1) -> tf.Tensor:
+    """Rows [b, n] of a part of this replica's: every (replicas * parts)-th."""
+    context = tf.distribute.get_replica_context()
+    replicas = context.num_replicas_in_sync
+    return batch[context.replica_id_in_sync_group + part * replicas :: replicas * parts]

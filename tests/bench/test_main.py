@@ -1,0 +1,70 @@
+"""`bench` for real, where it is quick; the figures themselves are not judged."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+
+def bench(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "t2t_repro.bench", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_input_prints_one_json_object():
+    ended = bench("input", "--repeats=1", "--json")
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout)["rows"]
+    assert [row["method"].split(",")[0] for row in rows] == 2 * ["plan"] + 2 * [
+        "bucket_by_sequence_length"
+    ]
+    for row in rows:
+        assert row["data"] == "toy_ende"
+        assert row["tokens_per_s"] > 0
+        assert 0 < row["padding_share"] < 0.2
+        assert row["shapes"] > 10
+    ours = rows[1]
+    assert ours["shapes"] <= 64
+    assert 0.3 < ours["neighbour_distance"] < 0.37
+    assert 0 < ours["meet_again_share"] < 0.5
+    assert ours["prepared_sentences_per_cpu_s"] > 1000
+    assert ours["sentencepiece_sentences_per_cpu_s"] > 1000
+
+
+def test_flags_of_a_text_are_for_those_that_read_one():
+    ended = bench("train", "--vocabulary_size=300")
+    assert ended.returncode == 2
+    assert ended.stderr == "error: --vocabulary_size: only for input, vocabulary, table3\n"
+
+
+def test_repeats_below_one_are_refused():
+    ended = bench("input", "--repeats=0")
+    assert ended.returncode == 2
+    assert ended.stderr == "error: --repeats: wanted at least 1, got 0\n"
+
+
+def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
+    ended = bench("vocabulary", "--source_files=x.en")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: wanted --source_files to learn from and --dev_source")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["decode", "--account"], "--backend, --account: only for train"),
+        (["input", "--backend=jax"], "--backend, --account: only for train"),
+        (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
+    ],
+)
+def test_flags_of_train_that_do_not_go_with_the_rest(arguments, message):
+    ended = bench(*arguments)
+    assert ended.returncode == 2
+    assert ended.stderr == f"error: {message}\n"

@@ -1,0 +1,291 @@
+"""make_decoder and make_scorer with a model, against a search in plain Python and each other."""
+
+import keras
+import numpy as np
+import pytest
+
+from t2t_repro.config import Decode
+from t2t_repro.decoding.beam_search import IMPOSSIBLE, make_decoder, make_scorer
+
+array = keras.ops.convert_to_numpy
+PAD, EOS = 0, 1
+
+only_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="about tf.function, or TensorFlow's eager loop"
+)
+
+PIECES = np.array([False] + [True] * 19)  # the matrix has 23 rows
+SOURCE = np.array([[5, 9, 17, 4, 1], [8, 3, 1, 0, 0]], "int32")
+
+
+@pytest.fixture(scope="module")
+def model(build):
+    return build()
+
+
+def decode_with(model, source, n_best=1, forced_length=None, **config):
+    config = Decode(**{"beam_size": 3, "max_extra_length": 4} | config)
+    decode = make_decoder(model, config, PIECES, EOS, n_best=n_best, forced_length=forced_length)
+    return decode(keras.ops.convert_to_tensor(source))
+
+
+def hypotheses(ids, scores):
+    """[[(ids up to EOS, score) of each hypothesis] of each row]; behind EOS all must be PAD."""
+    rows = []
+    for row, row_scores in zip(array(ids), array(scores), strict=True):
+        rows.append([])
+        for hypothesis, score in zip(row.tolist(), row_scores, strict=True):
+            end = hypothesis.index(EOS) + 1
+            assert not any(hypothesis[end:])
+            rows[-1].append((hypothesis[:end], float(score)))
+    return rows
+
+
+def best(ids, scores):
+    return [row[0] for row in hypotheses(ids, scores)]
+
+
+@pytest.fixture(scope="module")
+def decoded(model):
+    return decode_with(model, SOURCE, alpha=0.6)
+
+
+def log_softmax(x):
+    return x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
+
+
+def plain_search(model, source, beam_size, alpha, least, most):
+    """[(score, ids)], best first, by the words of the paper: no cache, no arrays, no early stop."""
+    alive, finished = [((), 0.0)], []
+    for length in range(1, most + 1):
+        targets = np.zeros((len(alive), most + 1), "int32")
+        targets[:, : length - 1] = [ids for ids, _ in alive]
+        logits = array(model(np.repeat(source[None], len(alive), axis=0), targets))[:, length - 1]
+        continuations = []
+        for (ids, total), row in zip(alive, logits.astype("float64"), strict=True):
+            for token, log_prob in zip(range(1, 20), log_softmax(row[1:20]), strict=True):
+                if length >= least if token == EOS else length < most:
+                    continuations.append((total + log_prob, (*ids, token)))
+        continuations = sorted(continuations, key=lambda pair: -pair[0])[: 2 * beam_size]
+        penalty = ((5 + length) / 6) ** alpha
+        finished += [(total / penalty, ids) for total, ids in continuations if ids[-1] == EOS]
+        alive = [(ids, total) for total, ids in continuations if ids[-1] != EOS][:beam_size]
+    return sorted(finished, reverse=True)
+
+
+@pytest.fixture(scope="module")
+def trained(build):
+    """A model that has learnt to copy some, with every third token of the target at random."""
+    tf = pytest.importorskip("tensorflow")
+    from t2t_repro.training.loss import cross_entropy
+
+    model = build(d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8, dropout=0.0)
+    for variable in model.trainable_variables:
+        if not variable.path.endswith(("gamma", "beta")):
+            variable.assign(variable * 0.5)
+    optimizer = keras.optimizers.Adam(0.003, beta_2=0.98)
+    rng = np.random.default_rng(5)
+
+    @tf.function
+    def train(source, target):
+        with tf.GradientTape() as tape:
+            loss, _, tokens = cross_entropy(model(source, target), target, label_smoothing=0.1)
+            loss = loss / tokens
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    losses = []
+    for _ in range(300):
+        source = random_sources(rng, 64)
+        is_word = source > EOS
+        noise = is_word & (rng.random(source.shape) < 1 / 3)
+        target = np.where(noise, rng.integers(2, 20, source.shape), source).astype("int32")
+        losses.append(float(train(source, target)))
+    assert np.mean(losses[-20:]) < 0.9 * np.mean(losses[:20])
+    return model
+
+
+def random_sources(rng, count):
+    """[count, 9], of 1 to 8 pieces and EOS."""
+    source = rng.integers(2, 20, (count, 9)).astype("int32")
+    length = rng.integers(1, 9, count)[:, None]
+    position = np.arange(9)[None]
+    return np.where(position < length, source, np.where(position == length, EOS, PAD))
+
+
+@only_tensorflow
+@pytest.mark.parametrize(
+    ("beam_size", "alpha", "forced_length"),
+    [(1, 0.6, None), (3, 0.0, None), (4, 0.6, None), (4, 2.0, None), (4, 0.6, 6)],
+)
+def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(
+    trained, beam_size, alpha, forced_length
+):
+    source = random_sources(np.random.default_rng(6), 12)
+    settings = {"beam_size": beam_size, "alpha": alpha, "forced_length": forced_length}
+    found = hypotheses(*decode_with(trained, source, beam_size, max_extra_length=3, **settings))
+    for row, ours in zip(source, found, strict=True):
+        most = forced_length or int((row != PAD).sum()) + 3
+        theirs = plain_search(trained, row, beam_size, alpha, forced_length or 1, most)
+        assert [ids for ids, _ in ours] == [list(ids) for _, ids in theirs[:beam_size]]
+        expected = [score for score, _ in theirs[:beam_size]]
+        np.testing.assert_allclose([score for _, score in ours], expected, rtol=1e-4)
+
+
+@only_tensorflow
+def test_no_hypothesis_depends_on_neighbours_padding_or_place(trained):
+    """Twenty sentences at once, and each by itself and in a wider batch; also in a graph."""
+    import tensorflow as tf
+
+    source = random_sources(np.random.default_rng(7), 20)
+    together = hypotheses(*decode_with(trained, source, n_best=3))
+    decode = make_decoder(trained, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    graph = tf.function(decode, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    wide = np.pad(source, ((0, 0), (0, 20)))[::-1]
+    alone = [(source[i : i + 1, : (source[i] != PAD).sum()], [i]) for i in range(20)]
+    for rows, indices in (*alone, (wide, range(19, -1, -1))):
+        for index, other in zip(indices, hypotheses(*graph(rows)), strict=True):
+            assert [ids for ids, _ in other] == [ids for ids, _ in together[index]]
+            scores = [score for _, score in together[index]]
+            np.testing.assert_allclose([score for _, score in other], scores, rtol=1e-4)
+
+
+@only_tensorflow
+def test_xla_gives_what_the_graph_gives(trained):
+    import tensorflow as tf
+
+    source = random_sources(np.random.default_rng(8), 5)
+    decode = make_decoder(trained, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    expected = hypotheses(*tf.function(decode)(source))
+    compiled = hypotheses(*tf.function(decode, jit_compile=True)(source))
+    for ours, theirs in zip(compiled, expected, strict=True):
+        assert [ids for ids, _ in ours] == [ids for ids, _ in theirs]
+        np.testing.assert_allclose([s for _, s in ours], [s for _, s in theirs], rtol=1e-4)
+
+
+def test_score_is_the_teacher_forced_log_probability(model, decoded):
+    ids, _ = decoded
+    log_probs = log_softmax(array(model(SOURCE, ids[:, 0]))[:, :, 1:20])  # of the tokens 1 ... 19
+    for row, (target, score) in zip(log_probs, best(*decoded), strict=True):
+        total = sum(row[i, token - 1] for i, token in enumerate(target))
+        assert score == pytest.approx(total / ((5 + len(target)) / 6) ** 0.6, rel=1e-4)
+
+
+@pytest.mark.parametrize("forced_length", [None, 3])
+def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_length):
+    ids, scores = decode_with(model, SOURCE, n_best=3, alpha=0.6, forced_length=forced_length)
+    score = make_scorer(model, 0.6, PIECES)
+    for i in range(3):
+        target = array(ids)[:, i]
+        log_prob, own = score(SOURCE, target)
+        np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)
+        penalty = ((5 + (target != PAD).sum(1)) / 6) ** 0.6
+        np.testing.assert_allclose(array(log_prob), array(own) * penalty, rtol=1e-5)
+
+
+def test_scorer_knows_what_may_not_be_produced(model):
+    target = np.array([[21, 1, 0], [5, 6, 1]], "int32")  # 21 is a row beyond the pieces
+    log_prob, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
+    assert array(log_prob)[0] <= IMPOSSIBLE / 2 < array(log_prob)[1]
+
+
+def test_padding_of_a_target_does_not_change_its_score(model):
+    target = np.array([[5, 6, 1], [7, 1, 0]], "int32")
+    score = make_scorer(model, 0.6, PIECES)
+    alone = score(SOURCE[1:, :3], target[1:, :2])
+    wide = score(SOURCE, np.pad(target, ((0, 0), (0, 3))))
+    for one, all_ in zip(alone, wide, strict=True):
+        np.testing.assert_allclose(array(one)[0], array(all_)[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "source"),
+    [([1, 0], np.pad(SOURCE, ((0, 0), (0, 3)))[::-1]), ([1], SOURCE[1:2, :3])],
+    ids=["padded and in another order", "alone"],
+)
+def test_result_depends_on_neither_neighbours_nor_padding(model, decoded, rows, source):
+    together, other = best(*decoded), best(*decode_with(model, source, alpha=0.6))
+    for row, (ids, score) in zip(rows, other, strict=True):
+        assert ids == together[row][0]
+        assert score == pytest.approx(together[row][1], rel=1e-4)
+
+
+def test_output_is_at_most_input_length_plus_extra(model):
+    # With a huge alpha the longest possible output wins; lengths count EOS on both sides.
+    rows = best(*decode_with(model, SOURCE, alpha=50.0, max_extra_length=2))
+    assert [len(ids) for ids, _ in rows] == [5 + 2, 3 + 2]
+
+
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_forced_length_is_that_of_every_hypothesis(model, length):
+    rows = hypotheses(*decode_with(model, SOURCE, n_best=1 if length == 1 else 3, alpha=0.6,
+                                   forced_length=length))  # fmt: skip
+    assert {len(ids) for row in rows for ids, _ in row} == {length}
+
+
+@pytest.mark.parametrize("n_best", [0, 4])
+def test_more_hypotheses_than_the_beam_are_refused(model, n_best):
+    with pytest.raises(ValueError, match=f"wanted 1 to the beam size 3, got {n_best}"):
+        decode_with(model, SOURCE, n_best=n_best)
+
+
+def test_padding_and_unused_rows_are_never_produced(build):
+    model = build()
+    matrix = array(model.embedding.matrix).copy()
+    matrix[[0, 20, 21, 22]] *= 10  # great logits, of either sign
+    model.embedding.matrix.assign(matrix)
+    logits = array(model(SOURCE, SOURCE))
+    assert np.isin(logits.argmax(-1), [0, 20, 21, 22]).any()  # so the model would like to
+    for row in hypotheses(*decode_with(model, SOURCE, n_best=3)):
+        assert all(set(ids) <= set(range(1, 20)) for ids, _ in row)
+
+
+def test_of_equal_sentences_always_the_same_comes_first(build):
+    """Tokens 4 and 5, 6 and 7, ... have the same vectors: all sentences but [EOS] come in pairs.
+
+    Their logits still differ in the last bit, with their place in the product's columns.
+    """
+    model = build()
+    matrix = array(model.embedding.matrix).copy()
+    matrix[5::2] = matrix[4:22:2]
+    model.embedding.matrix.assign(matrix)
+    first, second = (decode_with(model, SOURCE, n_best=3, alpha=0.6) for _ in range(2))
+    np.testing.assert_array_equal(array(first[0]), array(second[0]))
+    np.testing.assert_array_equal(array(first[1]), array(second[1]))
+
+
+def test_bfloat16_model_decodes_to_float32_scores(build):
+    ids, scores = decode_with(build(dtype="mixed_bfloat16"), SOURCE)
+    assert keras.backend.standardize_dtype(scores.dtype) == "float32"
+    assert len(best(ids, scores)) == 2
+
+
+@pytest.fixture(scope="module")
+def graph_decoder(model):
+    import tensorflow as tf
+
+    def graph_decoder(**settings):
+        config = Decode(beam_size=3, max_extra_length=4)
+        decoder = make_decoder(model, config, PIECES, EOS, **settings)
+        return tf.function(decoder, input_signature=[tf.TensorSpec([None, None], tf.int32)])
+
+    return graph_decoder
+
+
+@only_tensorflow
+@pytest.mark.parametrize("length", [None, 20])
+def test_graph_whose_cache_grows_equals_eager_with_one_of_full_length(model, graph_decoder, length):
+    settings = {"n_best": 3, "forced_length": length}
+    grown = hypotheses(*graph_decoder(**settings)(SOURCE))
+    fixed = hypotheses(*decode_with(model, SOURCE, **settings))
+    for ours, theirs in zip(grown, fixed, strict=True):
+        assert [ids for ids, _ in ours] == [ids for ids, _ in theirs]
+        np.testing.assert_allclose([s for _, s in ours], [s for _, s in theirs], rtol=1e-4)
+
+
+@only_tensorflow
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3)])
+def test_empty_batch_gives_an_empty_result(graph_decoder, shape):
+    ids, scores = graph_decoder(n_best=2)(np.zeros(shape, "int32"))
+    assert ids.shape[:2] == scores.shape == (0, 2)

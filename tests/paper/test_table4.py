@@ -1,0 +1,97 @@
+"""Table 4 with a run's row below."""
+
+import sys
+
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro import cli, config, evaluate
+from t2t_repro.paper import table4
+
+SCORES = {
+    **{"f1": 90.126, "f1_40": 91.5, "lines_40": 2_245, "lines": 2_416},
+    **{"skipped": 0, "f1_punished": 90.126},
+}
+
+
+def listing(problem="wsj_parsing", scores=SCORES, **changes):
+    return list(table4.listing(config.resolve(problem, overrides=changes), scores))
+
+
+def row(line):
+    """(parser, training, F1): what two spaces or more separate."""
+    return tuple(cell.strip() for cell in line.split("  ") if cell)
+
+
+def test_the_papers_rows():
+    rows = list(map(row, listing()[1:13]))
+    assert rows[4] == ("Transformer (4 layers)", "WSJ only, discriminative", "91.30")
+    assert rows[9] == ("Transformer (4 layers)", "semi-supervised", "92.70")
+    of = {kind: [f1 for _, training, f1 in rows if training.startswith(kind)] for kind in "Wsmg"}
+    assert of == {
+        "W": ["88.30", "90.40", "90.40", "91.70", "91.30"],
+        "s": ["91.30", "91.30", "92.10", "92.10", "92.70"],
+        "m": ["93.00"],
+        "g": ["93.30"],
+    }
+
+
+def test_ours_stands_below():
+    assert row(listing()[13]) == ("here: wsj_parsing, base", "treebank only", "90.13")
+    more = listing(extra_tree_files=["more.ptb"])[13]
+    assert row(more) == ("here: wsj_parsing, base", "semi-supervised", "90.13")
+
+
+def test_what_cannot_be_seen_in_the_table_is_said():
+    assert listing()[14:] == [
+        "here of at most 40 words: F1 91.50, 2,245 sentences",
+        "here 2,416 sentences; section 23 has 2,416",
+    ]
+    lines = listing(scores=SCORES | {"skipped": 3, "f1_punished": 90.0, "lines": 2_415})
+    assert lines[15].startswith("EVALB leaves out 3 sentences; ")
+    assert lines[15].endswith(" F1 90.00")
+    assert lines[-2:] == [
+        "here 2,415 sentences; section 23 has 2,416",
+        "F1 here is on another test set than WSJ section 23, and not to be compared",
+    ]
+    assert "another test set" in listing("toy_parsing")[-1]
+
+
+def test_scores_that_are_not_of_parses():
+    with pytest.raises(BadInput, match="Table 4 is of parsing, toy_ende is not"):
+        listing("toy_ende", scores={"sacrebleu": 26.1})
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch, capsys):
+    """A function that runs `evaluate` on a run with SCORES: (exit status, stdout, stderr)."""
+    config.save(config.resolve("toy_parsing"), tmp_path / "config.yaml")
+    monkeypatch.setattr(evaluate, "_score_run", lambda given: SCORES)
+
+    def printed(*flags):
+        monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", *flags])
+        with pytest.raises(SystemExit) as end:
+            cli.run(evaluate.main)
+        return end.value.code, *capsys.readouterr()
+
+    return printed
+
+
+def test_the_command(printed):
+    status, stdout, _ = printed("--table4")
+    assert status == 0
+    assert stdout.split("\n")[:-1] == listing("toy_parsing")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--table4 --json", "error: --table4: wanted --workdir, --split=test and no --json"),
+        ("--table2 --split=dev", "error: --table2: wanted --workdir, --split=test and no --json"),
+        ("--table2 --table4", "--table4: not allowed with argument --table2"),
+    ],
+)
+def test_flags_that_do_not_go_together(printed, flags, expected):
+    status, stdout, stderr = printed(*flags.split())
+    assert (status, stdout) == (2, "")
+    assert expected in stderr

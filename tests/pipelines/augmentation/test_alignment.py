@@ -1,0 +1,86 @@
+"""IBM model 1 beside one written from its equations, and on text whose words are known to match."""
+
+from collections import defaultdict
+
+import numpy as np
+
+from pipelines.augmentation.alignment import lexicon, links
+
+BOOK = [
+    (["the", "house"], ["das", "haus"]),
+    (["the", "book"], ["das", "buch"]),
+    (["a", "book"], ["ein", "buch"]),
+]
+
+
+def expected(pairs, rounds=6):
+    """t(f|e) after so many rounds, as its paper tells them, for every (e, f) that meet."""
+    likelihood = defaultdict(lambda: 1.0)
+    for _ in range(rounds):
+        counts, totals = defaultdict(float), defaultdict(float)
+        for origins, words in pairs:
+            for word in words:
+                norm = sum(likelihood[origin, word] for origin in origins)
+                for origin in origins:
+                    counts[origin, word] += likelihood[origin, word] / norm
+                    totals[origin] += likelihood[origin, word] / norm
+        for (origin, word), count in counts.items():
+            likelihood[origin, word] = count / totals[origin]
+    return likelihood
+
+
+def linked(pairs):
+    """What both directions agree on, by `expected`."""
+    forward, back = expected(pairs), expected([(t, s) for s, t in pairs])
+    return [
+        [
+            (i, j)
+            for i, s in enumerate(source)
+            for j, t in enumerate(target)
+            if i == source.index(max(source, key=lambda e: forward[e, t]))
+            and j == target.index(max(target, key=lambda f: back[f, s]))
+        ]
+        for source, target in pairs
+    ]
+
+
+def random_pairs(rng, count):
+    """Word n is translated as word n, in another order; a tenth are noise."""
+    for _ in range(count):
+        source = rng.integers(0, 40, rng.integers(1, 9))
+        target = rng.permutation(np.where(rng.random(len(source)) < 0.1, 0, source))
+        yield [f"e{n}" for n in source], [f"f{n}" for n in target]
+
+
+def test_words_are_told_apart_by_the_pairs_that_they_share():
+    assert links(BOOK) == [[(0, 0), (1, 1)]] * 3
+    assert set(lexicon(BOOK, links(BOOK))) == {("the", "das"), ("book", "buch")}
+
+
+def test_links_are_those_of_the_equations():
+    pairs = list(random_pairs(np.random.default_rng(1), 200))
+    assert links(pairs) == linked(pairs)
+
+
+def test_words_in_another_order_are_found():
+    pairs = list(random_pairs(np.random.default_rng(2), 500))
+    found = [
+        (source[s], target[t])
+        for (source, target), some in zip(pairs, links(pairs), strict=True)
+        for s, t in some
+    ]
+    right = [s[1:] == t[1:] for s, t in found]
+    assert np.mean(right) > 0.95
+    assert sum(right) > 0.8 * sum(len(source) for source, _ in pairs)
+
+
+def test_a_pair_may_lack_a_side():
+    assert links([*BOOK, ([], ["nichts"]), (["nothing"], []), ([], [])])[3:] == [[], [], []]
+
+
+def test_no_word_has_two_links():
+    pairs = [(["no", "no"], ["nein", "nein", "nein"]), *BOOK]
+    assert links(pairs)[0] == [(0, 0)]
+    for some in links(list(random_pairs(np.random.default_rng(3), 300))):
+        for side in zip(*some, strict=True):
+            assert len(set(side)) == len(side)

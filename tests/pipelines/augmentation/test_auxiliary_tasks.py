@@ -1,0 +1,113 @@
+"""Each pair once more, as a task of its own, from text whose lexicon is known."""
+
+import numpy as np
+import pytest
+from pieces import pieces
+
+from pipelines.augmentation import auxiliary_tasks
+from pipelines.augmentation.alignment import lexicon, links
+from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
+from pipelines.augmentation.bpe_dropout import BpeDropout
+from pipelines.errors import BadInput
+from pipelines.vocabulary import EOS, MARKS
+from t2t_repro import config
+from t2t_repro.corpus import Corpus
+
+MOST = 256
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def texts(toy_pairs):
+    return [tuple(pair.values()) for pair in toy_pairs]
+
+
+@pytest.fixture
+def tasks(toy_vocabulary, toy_split):
+    return AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+
+
+def second(tasks, epoch=0):
+    """The pairs that a task adds: (mark, words of the source, words of the target)."""
+    decode = tasks.vocabulary.decode
+    return [
+        (mark, *(text.split() for text in decode([source, target])))
+        for (mark, *source), target in pieces(tasks(tasks.prepared, epoch))[COUNT:]
+    ]
+
+
+def test_the_pairs_themselves_come_first_and_unmarked(toy_split, tasks):
+    both = pieces(tasks(toy_split, epoch=0))
+    assert both[:COUNT] == pieces(toy_split)
+    assert len(both) == 2 * COUNT
+    assert not {i for pair in both[:COUNT] for side in pair for i in side} & set(MARKS)
+    for source, target in both[COUNT:]:
+        assert source[0] in MARKS
+        assert (source[-1], target[-1], source.count(EOS), target.count(EOS)) == (EOS, EOS, 1, 1)
+
+
+def test_half_have_the_targets_words_reversed(texts, tasks):
+    kept = [
+        (source.split(), target.split()[::-1]) == (s, t)
+        for (source, target), (mark, s, t) in zip(texts, second(tasks), strict=True)
+        if mark == MARKS[0]
+    ]
+    assert 0.4 * COUNT < len(kept) < 0.6 * COUNT
+    assert all(kept)
+
+
+def test_in_the_others_words_give_way_to_their_like(texts, tasks):
+    words = [(source.split(), target.split()) for source, target in texts]
+    found = links(words)
+    known, replaced = set(lexicon(words, found)), []
+    for (source, target), some, (mark, s, t) in zip(words, found, second(tasks), strict=True):
+        if mark == MARKS[0]:
+            continue
+        assert (len(source), len(target)) == (len(s), len(t))
+        for place, old, new in [(0, source, s), (1, target, t)]:
+            linked = {link[place] for link in some}
+            assert all(i in linked for i in range(len(old)) if old[i] != new[i])
+        for i, j in some:
+            changed = (source[i], target[j]) != (s[i], t[j])
+            assert not changed or (s[i], t[j]) in known
+            replaced.append(changed)
+    assert 0.4 < np.mean(replaced) < 0.55  # some are replaced by themselves
+
+
+def test_each_epoch_has_others_and_a_restart_the_same(toy_vocabulary, toy_split, tasks):
+    again = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+    assert second(tasks, epoch=3) == second(again, epoch=3)
+    other = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=2)
+    for drawn in (second(tasks, epoch=4), second(other, epoch=3)):
+        same = [old == new for old, new in zip(second(tasks, epoch=3), drawn, strict=True)]
+        assert np.mean(same) < 0.5
+
+
+def test_what_a_mark_makes_too_long_is_left_out(toy_vocabulary, toy_split):
+    longest = int(toy_split.lengths[:, 0].max())
+    added = pieces(AuxiliaryTasks(toy_vocabulary, toy_split, longest, seed=1)(toy_split, 0))[COUNT:]
+    assert 0 < len(added) < COUNT
+    assert max(len(side) for pair in added for side in pair) <= longest
+
+
+def test_a_corpus_too_large_to_be_aligned_is_refused(toy_vocabulary, toy_split, monkeypatch):
+    monkeypatch.setattr(auxiliary_tasks, "_MOST_CELLS", 10)
+    with pytest.raises(BadInput, match=f"auxiliary_tasks: .* has {COUNT} pairs"):
+        AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+
+
+def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
+    """Pieces that were drawn stay, and the words behind them are aligned all the same."""
+    settings = {"train_steps": 100, "cooldown_share": 0.25, "bpe_dropout": 0.1}
+    settings |= {"auxiliary_tasks": True, "tokens_per_batch": 600, "max_length": 99}
+    corpus = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path)
+    own = corpus.batching()
+    dropout, tasks = own.alterations
+    assert isinstance(dropout, BpeDropout)
+    assert (tasks.most, own.altered_updates) == (99, 75)
+    first = own.of_epoch(epoch=0, begun=0).prepared
+    drawn = dropout(own.prepared, 0)
+    assert np.array_equal(first.lengths[: len(drawn)], drawn.lengths)
+    assert np.array_equal(first.lengths[len(drawn) :], tasks(own.prepared, 0).lengths[len(drawn) :])
+    assert len(first) == 2 * len(own.prepared)
+    assert own.of_epoch(epoch=9, begun=75) is own

@@ -1,0 +1,302 @@
+"""A run's vocabulary and splits: learnt once, shared by runs, never mixed with another text's."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from paths import ROOT
+
+from pipelines.errors import BadInput
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config as configs
+from t2t_repro import corpus as corpora
+from t2t_repro import experiment
+from t2t_repro.corpus import Corpus
+from t2t_repro.distributed.strategy import default_strategy
+
+SENTENCES = [f"{animal} number {n} sees {n + 7} dogs" for n in range(40) for animal in ("a", "b")]
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@pytest.fixture
+def text(tmp_path):
+    """Flags of 80 pairs, of which about 16 are held out."""
+    source = write(tmp_path / "text.en", SENTENCES)
+    target = write(tmp_path / "text.de", [line.upper() for line in SENTENCES])
+    return {"source_files": [source], "target_files": [target], "held_out_share": 0.2}
+
+
+def corpus(workdir, text, **changes):
+    settings = {"vocabulary_size": 320} | text | changes
+    return Corpus(configs.resolve("parallel_text", overrides=settings), workdir)
+
+
+def begin(of):
+    """What `experiment.train` does once all text is read."""
+    of.train()
+    configs.save(of.config, of.workdir / "config.yaml")
+
+
+def not_again(*_):
+    pytest.fail("the text was read again")
+
+
+def test_vocabulary_is_learnt_once_on_training_text_alone(tmp_path, text, monkeypatch):
+    first = corpus(tmp_path / "run", text)
+    begin(first)
+    assert first.vocabulary.size == 320
+    monkeypatch.setattr(Corpus, "_examples", not_again)
+    again = corpus(tmp_path / "run", text)
+    assert again.vocabulary.fingerprint == first.vocabulary.fingerprint
+    assert again.train().report() == first.train().report()
+
+    monkeypatch.undo()
+    pairs = first._examples("train")
+    own = Vocabulary.learn((pair[side] for pair in pairs for side in ("source", "target")), 320)
+    assert own.fingerprint == first.vocabulary.fingerprint
+
+
+def test_killed_start_keeps_its_vocabulary(tmp_path, text, monkeypatch):
+    fingerprint = corpus(tmp_path / "run", text).vocabulary.fingerprint
+    monkeypatch.setattr(Vocabulary, "learn", not_again)
+    again = corpus(tmp_path / "run", text)
+    assert again.vocabulary.fingerprint == fingerprint
+    assert len(again.train()) == again.train().manifest["pairs"] > 40
+
+
+@pytest.mark.parametrize("change", ["text", "vocabulary_size"])
+def test_failed_start_with_something_else_leaves_nothing_behind(tmp_path, text, change):
+    corpus(tmp_path / "run", text).train()
+    changes = {}
+    if change == "text":
+        write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    else:
+        changes = {"vocabulary_size": 300}
+    second = corpus(tmp_path / "run", text, **changes)
+    fresh = corpus(tmp_path / "fresh", text, **changes)
+    assert second.train().manifest == fresh.train().manifest
+    assert second.vocabulary.fingerprint == fresh.vocabulary.fingerprint
+
+
+@pytest.mark.parametrize("scheme", ["{folder}/shared", "{folder}/shared/", "ram://{name}"])
+def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
+    shared = scheme.format(folder=tmp_path, name=tmp_path.name)
+    first = corpus(tmp_path / "first", text, prepared_dir=shared)
+    begin(first)
+    monkeypatch.setattr(Vocabulary, "learn", not_again)
+    monkeypatch.setattr(corpora, "prepare", not_again)
+    second = corpus(tmp_path / "second", text, prepared_dir=shared)
+    assert second.train().manifest == first.train().manifest
+    for name in ("vocabulary.model", "corpus.json"):
+        assert (tmp_path / "second" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    assert (tmp_path / "second/prepared").exists() == shared.startswith("ram")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"vocabulary_size": 300}, "vocabulary_size: 300 (there 320)"),
+        ({"max_length": 9}, "max_length: 9 (there 256)"),
+        ({"held_out_share": 0.1}, "held_out_share: 0.1 (there 0.2)"),
+        ({"test_source_files": ["d"], "test_target_files": ["e"]}, "own_test_files: True (there F"),
+        ({"tokenized": True}, "tokenized: True (there False)"),
+        ({"spell_words": True}, "spell_words: True (there False)"),
+        ({"altered_copies": 1}, "altered_copies: 1 (there 0)"),
+        ({"dev_source_files": ["d"], "dev_target_files": ["e"]}, "own_dev_files: True (there Fals"),
+    ],
+)
+def test_shared_corpus_of_other_settings_is_refused(tmp_path, text, changes, told):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    before = {path: path.read_bytes() for path in Path(shared).rglob("*") if path.is_file()}
+    with pytest.raises(BadInput) as error:
+        corpus(tmp_path / "second", text | changes, prepared_dir=shared).train()
+    assert told in str(error.value)
+    assert before == {path: path.read_bytes() for path in Path(shared).rglob("*") if path.is_file()}
+
+
+def test_another_problem(tmp_path, text):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    same = {"vocabulary_size": 320, "prepared_dir": shared} | text
+    with pytest.raises(BadInput, match=r"problem: toy_ende \(there parallel_text\)"):
+        Corpus(configs.resolve("toy_ende", overrides=same), tmp_path / "x").train()
+
+
+def test_shared_corpus_of_another_text_is_refused(tmp_path, text):
+    shared = str(tmp_path / "shared")
+    corpus(tmp_path / "first", text, prepared_dir=shared).train()
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="holds another text; use another directory"):
+        corpus(tmp_path / "second", text, prepared_dir=shared).train()
+
+
+def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
+    """Each has a split of its own there, named after its vocabulary."""
+    shared = str(tmp_path / "shared")
+    first = corpus(tmp_path / "first", text)
+    begin(first)
+    corpus(tmp_path / "second", text, vocabulary_size=300, prepared_dir=shared).train()
+    moved = corpus(tmp_path / "first", text, vocabulary_size=300, prepared_dir=shared)
+    assert moved.train().manifest == first.train().manifest
+    assert len(list(Path(shared).glob("prepared/train-*"))) == 2
+
+
+def test_text_in_another_order_is_prepared_anew(tmp_path, text):
+    """It has the same vocabulary."""
+    first = corpus(tmp_path / "run", text)
+    first.train()
+    for flag in ("source_files", "target_files"):
+        path = Path(text[flag][0])
+        write(path, path.read_text().splitlines()[::-1])
+    second = corpus(tmp_path / "run", text)
+    assert second.vocabulary.fingerprint == first.vocabulary.fingerprint
+    assert second.train().manifest == corpus(tmp_path / "fresh", text).train().manifest
+    assert len(list(tmp_path.glob("run/prepared/train-*"))) == 1
+
+
+def test_begun_run_takes_no_other_text(tmp_path, text):
+    """Though what was prepared is gone, and again when the text is back."""
+    first = corpus(tmp_path / "run", text)
+    begin(first)
+    before = first.train().manifest
+    shutil.rmtree(tmp_path / "run/prepared")
+    path = Path(text["source_files"][0])
+    own = path.read_text().splitlines()
+    write(path, [f"the {line}" for line in own])
+    for _ in range(2):
+        with pytest.raises(BadInput, match="the training text is not the one that"):
+            corpus(tmp_path / "run", text).train()
+    write(path, own)
+    assert corpus(tmp_path / "run", text).train().manifest == before
+
+
+def test_begun_run_without_its_description(tmp_path, text):
+    begin(corpus(tmp_path / "run", text))
+    (tmp_path / "run/corpus.json").unlink()
+    with pytest.raises(BadInput, match=r"corpus\.json: missing; copy it back"):
+        corpus(tmp_path / "run", text).train()
+    (tmp_path / "run/corpus.json").write_text("{")
+    with pytest.raises(BadInput, match=r"corpus\.json: damaged"):
+        corpus(tmp_path / "run", text).train()
+
+
+def test_text_that_changes_between_vocabulary_and_shards_is_noticed(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    assert of.vocabulary
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="the training text is not the one that"):
+        of.train()
+
+
+def test_prepared_dir_without_its_vocabulary(tmp_path, text):
+    shared = tmp_path / "shared"
+    corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
+    (shared / "vocabulary.model").unlink()
+    with pytest.raises(BadInput, match=r"no vocabulary\.model beside corpus\.json"):
+        corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
+
+
+def test_held_out_text_has_the_decoders_limit(tmp_path, text):
+    of = corpus(tmp_path / "run", text, max_length=12)
+    assert of.held_out("dev", tmp_path / "x").lengths.max() > 12
+    short = corpus(tmp_path / "run", text, max_length=12, max_source_length=9)
+    with pytest.raises(BadInput, match="longer than 9 pieces"):
+        short.held_out("dev", tmp_path / "y")
+
+
+def test_damaged_split(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    begin(of)
+    (lengths,) = tmp_path.glob("run/prepared/train-*/*.lengths.npy")
+    lengths.write_bytes(lengths.read_bytes()[:-1] + b"x")  # as long as before
+    with pytest.raises(BadInput, match=r"train-.*: damaged .*delete it and run the same command"):
+        corpus(tmp_path / "run", text).train()
+
+
+def test_held_out_text_is_not_trained_on(tmp_path, text):
+    of = corpus(tmp_path / "run", text)
+    counts = [len(of.train()), *(len(of.held_out(s, tmp_path / "x")) for s in ("dev", "test"))]
+    assert sum(counts) == 80
+    assert min(counts) > 5
+
+
+# The command
+
+
+def prepare(*flags):
+    return subprocess.run(
+        [sys.executable, "-m", "t2t_repro.prepare", "--problem=parallel_text", *flags],
+        cwd=ROOT,
+        env={name: v for name, v in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("beam", [False, True])
+def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, beam):
+    packed = tmp_path / "text.en.gz"
+    packed.write_bytes(gzip.compress(Path(text["source_files"][0]).read_bytes()))
+    workdir = tmp_path / "run"
+    ended = prepare(
+        f"--workdir={workdir}",
+        f"--source_files={packed}",
+        f"--target_files={text['target_files'][0]}",
+        "--held_out_share=0.2",
+        "--vocabulary_size=320",
+        *(["--beam_pipeline_options=runner=DirectRunner"] if beam else []),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+    assert f"now: python -m t2t_repro.train --workdir={workdir}" in ended.stderr
+    of = Corpus(configs.of_run(workdir), workdir)
+    assert of.has_begun
+    fresh = corpus(tmp_path / "fresh", text)
+    assert of.train().manifest == fresh.train().manifest
+    assert json.loads((workdir / "prepared/dev/manifest.json").read_text())["pairs"] > 5
+
+
+def test_unknown_beam_runner(tmp_path, text):
+    ended = prepare(
+        f"--workdir={tmp_path / 'run'}",
+        f"--source_files={text['source_files'][0]}",
+        f"--target_files={text['target_files'][0]}",
+        "--vocabulary_size=320",
+        "--beam_pipeline_options=runner=Nothing",
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: --beam_pipeline_options: Unexpected")
+
+
+def test_initial_weights_are_of_the_seed_alone(tmp_path, text, monkeypatch):
+    """Reading may draw random numbers, as TFDS does where it prepares text."""
+    examples = Corpus._examples
+
+    def drawing(*given):
+        random.random()
+        np.random.random()
+        return examples(*given)
+
+    size = {"num_layers": 1, "d_model": 8, "d_ff": 8, "embedding_rows": None}
+    settings = corpus(tmp_path, text, **size).config
+
+    def weights():
+        return experiment.build(settings, tmp_path / "run", default_strategy()).model.get_weights()
+
+    expected = weights()
+    monkeypatch.setattr(Corpus, "_examples", drawing)
+    for ours, theirs in zip(weights(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

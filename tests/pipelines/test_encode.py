@@ -1,0 +1,534 @@
+"""A split as ids on disk: what is dropped, what is made again, and what a kill leaves behind."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from paths import ROOT
+
+from pipelines import encode as preparation
+from pipelines import storage
+from pipelines.encode import block_fingerprint, fetch, finished, prepare
+from pipelines.errors import BadInput
+from pipelines.shards import MANIFEST, Prepared
+from pipelines.vocabulary import Vocabulary
+from pipelines.workers import in_order
+
+PAIRS = [
+    {"source": "The cat sees the dog.", "target": "Die Katze sieht den Hund."},
+    {"source": "The dog sleeps.", "target": "Der Hund schläft."},
+    {"source": "A cat sees a cat.", "target": "Eine Katze sieht eine Katze."},
+]
+MANY = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(50)]
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return learn(size=300)
+
+
+def learn(size):
+    return Vocabulary.learn([text for pair in PAIRS for text in pair.values()], size)
+
+
+def made(pairs, vocabulary, limit, directory):
+    prepare(lambda: iter(pairs), vocabulary, limit, directory)
+    return Prepared.load(directory)
+
+
+def sentences(prepared, side):
+    """The ids of every sentence of a side."""
+    rows = prepared.padded(np.arange(len(prepared)), *prepared.lengths.max(axis=0))[side]
+    return [row[:n].tolist() for row, n in zip(rows, prepared.lengths[:, side], strict=True)]
+
+
+# What is kept
+
+
+def test_ids_are_those_of_the_vocabulary(tmp_path, vocabulary):
+    prepared = made(PAIRS, vocabulary, 99, tmp_path / "train")
+    assert len(prepared) == 3
+    for number, side in enumerate(("source", "target")):
+        expected = vocabulary.encode([pair[side] for pair in PAIRS])
+        assert sentences(prepared, number) == expected
+        assert prepared.lengths[:, number].tolist() == [len(ids) for ids in expected]
+
+
+def test_pairs_are_dropped_counted_and_reported_by_reason(tmp_path, vocabulary):
+    empty = [{"source": "", "target": "Ein Hund."}, {"source": "A dog.", "target": " \t "}]
+    long = [{"source": "cat " * 50, "target": "Katze"}]
+    prepared = made([*empty, *PAIRS, *long], vocabulary, 40, tmp_path / "train")
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in PAIRS])
+    report = prepared.report()
+    assert report.endswith("dropped: 2 with an empty side, 1 longer than 40 pieces")
+    tokens = prepared.lengths.sum(axis=0)
+    assert report.startswith(f"3 pairs, {tokens[0]} source and {tokens[1]} target pieces")
+
+
+def test_nothing_dropped_is_reported(tmp_path, vocabulary):
+    assert made(PAIRS, vocabulary, 99, tmp_path / "train").report().endswith("dropped: none")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_max_length_counts_eos_and_is_allowed(tmp_path, vocabulary, side):
+    other = {"source": "target", "target": "source"}[side]
+    pair = {side: "The cat sees the dog.", other: "dog"}
+    (ids,) = vocabulary.encode([pair[side]])
+    assert len(made([pair], vocabulary, len(ids), tmp_path / "fits")) == 1
+    with pytest.raises(BadInput):
+        made([pair], vocabulary, len(ids) - 1, tmp_path / "does not")
+
+
+def test_no_pair_left(tmp_path, vocabulary):
+    with pytest.raises(BadInput, match="no sentence pair is left, dropped: 1 with an empty side"):
+        made([{"source": "", "target": "x"}], vocabulary, 99, tmp_path / "train")
+    with pytest.raises(BadInput, match="no sentence pair is left, dropped: none, the text is empt"):
+        made([], vocabulary, 99, tmp_path / "train")
+
+
+def test_manifest_tells_what_it_was_made_from_and_counts(tmp_path, vocabulary):
+    prepared = made(MANY, vocabulary, 99, tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    assert manifest == prepared.manifest
+    assert manifest["vocabulary"] == vocabulary.fingerprint
+    assert (manifest["max_length"], manifest["pairs"], manifest["shards"]) == (99, 50, 1)
+    tokens = [manifest["source_tokens"], manifest["target_tokens"]]
+    assert tokens == prepared.lengths.sum(axis=0).tolist()
+    swapped = [{"source": p["target"], "target": p["source"]} for p in MANY]
+    texts = {
+        made(pairs, vocabulary, 99, tmp_path).manifest["text"]
+        for pairs in (MANY, MANY[:-1], MANY[::-1], swapped)
+    }
+    assert len(texts) == 4
+
+
+def test_empty_and_long_is_counted_once(tmp_path, vocabulary):
+    pair = {"source": "", "target": "Katze " * 50}
+    assert made([pair, *PAIRS], vocabulary, 40, tmp_path).manifest["dropped"] == {
+        "with an empty side": 1,
+        "longer than 40 pieces": 0,
+    }
+
+
+def test_manifest_sums_up_all_shards(tmp_path, vocabulary, monkeypatch):
+    pairs = [{"source": "", "target": "x"}, *MANY, {"source": "x", "target": ""}]
+    one = made(pairs, vocabulary, 99, tmp_path / "one").manifest
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    many = made(pairs, vocabulary, 99, tmp_path / "many")
+    same = {"vocabulary", "max_length", "pairs", "source_tokens", "target_tokens", "dropped"}
+    assert {name: many.manifest[name] for name in same} == {name: one[name] for name in same}
+    assert one["dropped"]["with an empty side"] == 2
+    assert many.manifest["shards"] == len(many.manifest["bytes"]) == 6
+    assert many.lengths.dtype == np.int32
+
+
+def test_fingerprint_tells_texts_apart():
+    texts = [
+        [("ab", "c")],
+        [("a", "bc")],
+        [("a", "b"), ("c", "d")],
+        [("a", "bc"), ("", "d")],
+        [("a", "x"), ("c", "d")],
+        [("c", "d"), ("a", "b")],
+    ]
+    found = {block_fingerprint([{"source": s, "target": t} for s, t in text]) for text in texts}
+    assert len(found) == len(texts)
+
+
+def test_lone_surrogates(tmp_path, vocabulary):
+    assert len(made([{"source": "a \udc80 dog", "target": "x"}], vocabulary, 99, tmp_path)) == 1
+
+
+# How it is kept
+
+
+def test_ids_stay_on_disk(tmp_path, vocabulary):
+    (ids,) = made(PAIRS, vocabulary, 99, tmp_path / "train").ids
+    assert isinstance(ids.base, np.memmap)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.int32)])
+def test_ids_take_two_bytes_if_they_fit(tmp_path, size, dtype):
+    class Wide:
+        """A vocabulary that uses its largest id."""
+
+        fingerprint = "wide"
+
+        def encode_flat(self, sentences):
+            ids = np.tile(np.array([size - 1, 1], dtype), len(sentences))
+            return ids, np.full(len(sentences), 2)
+
+    prepared = made(PAIRS, Wide(), 99, tmp_path / "train")
+    assert prepared.ids[0].dtype == dtype
+    assert sentences(prepared, 0) == 3 * [[size - 1, 1]]
+
+
+def test_shards_made_by_other_processes_keep_the_order(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    pairs = [{"source": "", "target": "dropped"}, *MANY]
+    prepared = made(pairs, vocabulary, 99, tmp_path)
+    assert prepared.manifest["shards"] == 7
+    for number, side in enumerate(("source", "target")):
+        assert sentences(prepared, number) == vocabulary.encode([pair[side] for pair in MANY])
+    order = np.random.default_rng(0).permutation(50)
+    source, _ = prepared.padded(order, *prepared.lengths.max(axis=0))
+    assert [row[row > 0].tolist() for row in source] == vocabulary.encode(
+        [MANY[index]["source"] for index in order]
+    )
+
+
+# Once is enough
+
+
+def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    monkeypatch.setattr(vocabulary, "encode_flat", lambda _: pytest.fail("encoded again"))
+    assert len(made(PAIRS, vocabulary, 99, tmp_path)) == 3
+
+
+def test_finished_is_what_is_whole_and_would_be_made_alike(tmp_path, vocabulary):
+    first = tmp_path / "first"
+    assert finished(vocabulary, 99, first) is None
+    made(PAIRS, vocabulary, 99, first)
+    manifest = json.loads((first / MANIFEST).read_text())
+    assert finished(vocabulary, 99, first) == manifest
+    assert finished(vocabulary, 98, first) is None
+    assert finished(learn(size=290), 99, first) is None
+    shutil.move(first, tmp_path / "moved")
+    assert finished(vocabulary, 99, tmp_path / "moved") == manifest
+    for content in ("[1]", "{", json.dumps(manifest | {"format": 0})):
+        (tmp_path / "moved" / MANIFEST).write_text(content)
+        assert finished(vocabulary, 99, tmp_path / "moved") is None
+
+
+def test_another_max_length_prepares_anew(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    both = [vocabulary.encode(list(pair.values())) for pair in PAIRS]
+    shortest, *_ = sorted(max(len(ids) for ids in pair) for pair in both)
+    assert len(made(PAIRS, vocabulary, shortest, tmp_path)) == 1
+
+
+def test_another_vocabulary_prepares_anew(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    other = learn(size=290)
+    prepared = made(PAIRS, other, 99, tmp_path)
+    assert sentences(prepared, 0) == other.encode([pair["source"] for pair in PAIRS])
+
+
+def test_changed_text_makes_its_shards_anew_and_no_others(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    made(MANY, vocabulary, 99, tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    changed = [*MANY[:15], {"source": "a dog", "target": "ein Hund"}, *MANY[16:38]]
+    prepared = made(changed, vocabulary, 99, tmp_path)
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in changed])
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    remade = {name.split(".")[0] for name, when in after.items() if when != before[name]}
+    assert remade == {"shard-00001", "shard-00003"}
+    assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"shard-00004"}
+
+
+# What a kill or a full disk leaves
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [os.remove, truncate, empty])
+@pytest.mark.parametrize("name", [MANIFEST, "shard-00000.ids.npy", "shard-00000.lengths.npy"])
+def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage):
+    expected = sentences(made(PAIRS, vocabulary, 99, tmp_path), 0)
+    damage(tmp_path / name)
+    with pytest.raises((OSError, ValueError)):
+        Prepared.load(tmp_path)
+    assert finished(vocabulary, 99, tmp_path) is None
+    assert sentences(made(PAIRS, vocabulary, 99, tmp_path), 0) == expected
+
+
+# Prepares 400 pairs in 40 shards, slowly, and tells its workers' process ids.
+SLOW = """
+import sys, time
+from pipelines import encode as preparation
+from pipelines.vocabulary import Vocabulary
+class Slow(Vocabulary):
+    def encode_flat(self, sentences):
+        time.sleep(0.2)
+        return super().encode_flat(sentences)
+def pairs():
+    for n in range(400):
+        yield {"source": f"{n} cats", "target": f"{n} Katzen"}
+if __name__ == "__main__":
+    preparation.PAIRS_PER_SHARD = 10
+    vocabulary = Slow(open(sys.argv[1] + "/vocabulary.model", "rb").read())
+    print("begins", flush=True)
+    preparation.prepare(pairs, vocabulary, 99, sys.argv[1] + "/train")
+"""
+
+
+def children(process):
+    listed = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [int(child) for child in listed]
+
+
+def alive(process):
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_killed_preparation_leaves_no_process_and_goes_on(tmp_path, vocabulary, monkeypatch):
+    vocabulary.save(tmp_path)
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    train = tmp_path / "train"
+    command = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}) as process:
+        wait_for(lambda: len(list(train.glob("shard-*.json"))) >= 5)
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+    assert workers
+    wait_for(lambda: not any(map(alive, workers)))
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(train)
+    whole = {path.name: path.stat().st_mtime_ns for path in train.glob("shard-*.json")}
+    assert 5 <= len(whole) < 40
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    pairs = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(400)]
+    prepared = made(pairs, vocabulary, 99, train)
+    assert sentences(prepared, 1) == vocabulary.encode([pair["target"] for pair in pairs])
+    assert whole == {name: (train / name).stat().st_mtime_ns for name in whole}, "made again"
+
+
+def test_killed_worker_is_told(tmp_path, vocabulary):
+    vocabulary.save(tmp_path)
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW)
+    command = [sys.executable, str(script), str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: len(list((tmp_path / "train").glob("shard-*.json"))) >= 5)
+        worker = next(
+            child
+            for child in children(process.pid)
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+        )
+        os.kill(worker, signal.SIGKILL)
+        told = process.communicate(timeout=60)[1]
+    assert "BadInput: a process that prepared text was killed" in told
+
+
+def test_few_blocks_are_in_memory():
+    drawn = []
+    made = in_order(str, (drawn.append(n) or n for n in range(100)))
+    assert next(made) == "0"
+    assert len(drawn) <= (os.cpu_count() or 1) + 3
+    made.close()
+
+
+def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
+    """The old manifest must not vouch for a mixture of old and new shards."""
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    made(MANY, vocabulary, 99, tmp_path)
+
+    def killed():
+        yield from MANY[::-1][:25]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(killed, vocabulary, 99, tmp_path)
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(tmp_path)
+
+
+def test_lengths_that_do_not_fit_their_ids(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    np.save(tmp_path / "shard-00000.lengths.npy", np.ones((3, 2), np.int32))
+    with pytest.raises(ValueError, match="does not fit"):
+        Prepared.load(tmp_path)
+
+
+def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"pairs": 4}))
+    with pytest.raises(ValueError, match="3 pairs, wanted 4"):
+        Prepared.load(tmp_path)
+
+
+def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
+    """A shard counts as whole from then on."""
+    order = []
+    write = storage.write
+    monkeypatch.setattr(storage, "write", lambda d, n, c: (order.append(n), write(d, n, c)))
+    made(PAIRS, vocabulary, 99, tmp_path)
+    assert order[2:] == ["shard-00000.json", MANIFEST]
+    order.clear()
+    made(PAIRS[:2], vocabulary, 99, tmp_path)
+    assert order[2:] == ["shard-00000.json", MANIFEST]
+
+
+def test_old_summary_does_not_vouch_for_new_files(tmp_path, vocabulary, monkeypatch):
+    """Killed between the files and the summary of a shard that replaces another."""
+    made(PAIRS, vocabulary, 99, tmp_path)
+    write = storage.write
+
+    def killed(directory, name, content):
+        if name.endswith(".json"):
+            raise KeyboardInterrupt
+        write(directory, name, content)
+
+    monkeypatch.setattr(storage, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        made(PAIRS[::-1], vocabulary, 99, tmp_path)
+    monkeypatch.undo()
+    prepared = made(PAIRS, vocabulary, 99, tmp_path)
+    assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in PAIRS])
+
+
+def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch):
+    def disk_full(path, content):
+        with open(path, "wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
+    with pytest.raises(OSError, match="No space left"):
+        made(PAIRS, vocabulary, 99, tmp_path / "train")
+    assert not list((tmp_path / "train").iterdir())
+
+
+# At an address of tf.io.gfile
+
+
+@pytest.mark.parametrize("scheme", ["ram://bucket", "file://{folder}"])
+def test_shards_at_an_address_are_fetched(tmp_path, vocabulary, monkeypatch, scheme):
+    monkeypatch.setattr(preparation, "in_order", map)  # what is in memory, other processes lack
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    address = scheme.format(folder=tmp_path / "far") + f"/{os.getpid()}/train"
+    prepare(lambda: MANY, vocabulary, 99, address)
+    fetch(address, tmp_path / "near")
+    expected = vocabulary.encode([pair["target"] for pair in MANY])
+    assert sentences(Prepared.load(tmp_path / "near"), 1) == expected
+    assert finished(vocabulary, 99, address)["pairs"] == 50
+
+
+def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    read, copied = storage.read, []
+    monkeypatch.setattr(storage, "read", lambda d, n: (copied.append((d, n)), read(d, n))[1])
+    (near / "shard-00001.ids.npy").write_bytes(b"half")
+    fetch(address, near)
+    files = [name for directory, name in copied if directory == address]
+    assert files == [MANIFEST, "shard-00001.ids.npy"]
+    # As many pairs and pieces as before, so that no file's size tells.
+    other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
+    made(other, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    expected = vocabulary.encode([pair["source"] for pair in other])
+    assert sentences(Prepared.load(near), 0) == expected
+
+
+def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch):
+    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    read = storage.read
+
+    def killed(directory, name):
+        if name == "shard-00001.ids.npy":
+            raise KeyboardInterrupt
+        return read(directory, name)
+
+    monkeypatch.setattr(storage, "read", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(address, near)
+    with pytest.raises(OSError, match=MANIFEST):
+        Prepared.load(near)
+    monkeypatch.setattr(storage, "read", read)
+    fetch(address, near)
+    assert len(Prepared.load(near)) == 50
+
+
+def test_copy_of_another_split_is_not_believed_after_a_kill(tmp_path, vocabulary, monkeypatch):
+    address, near = f"file://{tmp_path}/far", tmp_path / "near"
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    fetch(address, near)
+    other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
+    made(other, vocabulary, 99, tmp_path / "far")
+    remove = storage.remove
+
+    def killed(directory, name):
+        if name.startswith("shard"):
+            raise KeyboardInterrupt
+        remove(directory, name)
+
+    monkeypatch.setattr(storage, "remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(address, near)
+    monkeypatch.setattr(storage, "remove", remove)
+    fetch(address, near)
+    expected = vocabulary.encode([pair["source"] for pair in other])
+    assert sentences(Prepared.load(near), 0) == expected
+
+
+def test_shard_that_is_cut_short_at_an_address(tmp_path, vocabulary):
+    made(MANY, vocabulary, 99, tmp_path / "far")
+    truncate(tmp_path / "far/shard-00000.ids.npy")
+    with pytest.raises(BadInput, match=r"shard-00000\.ids\.npy is missing or cut short"):
+        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+
+
+@pytest.mark.parametrize("scheme", ["ram://far", "file://{folder}", "{folder}"])
+def test_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, scheme):
+    directory = scheme.format(folder=tmp_path) + "/x"
+    assert storage.size(directory, "f") == -1
+    storage.write(directory, "f", b"first")
+    storage.write(directory, "f", b"second")
+    assert storage.read(directory, "f") == b"second"
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.io.gfile, "rename", killed)
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        storage.write(directory, "f", b"third")
+    assert storage.read(directory, "f") == b"second"
+    monkeypatch.undo()
+    storage.remove(directory, "f")
+    assert storage.read(directory, "f") is None
+
+
+def test_nothing_to_fetch(tmp_path):
+    with pytest.raises(BadInput, match=r"no finished split there, manifest\.json is missing"):
+        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+
+
+def test_address_that_tensorflow_does_not_know(tmp_path, vocabulary):
+    with pytest.raises(BadInput, match=r"^gopher://hole: .*not implemented.*; wanted an address"):
+        prepare(lambda: PAIRS, vocabulary, 99, "gopher://hole")

@@ -1,0 +1,392 @@
+"""The SavedModel: its signatures, what runs it, and what it is written beside."""
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+from paths import ROOT
+from tensorflow.core.protobuf import saved_model_pb2
+
+import t2t_repro
+from pipelines.errors import BadInput
+from pipelines.toy import toy_ende
+from pipelines.vocabulary import EOS, PAD
+from t2t_repro import cli, export
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
+
+
+# Short outputs, for the sake of time.
+SETTINGS = {"beam_size": 3, "max_source_length": 300, "max_extra_length": 2}
+
+
+@pytest.fixture(scope="module")
+def run(tiny_run):
+    from t2t_repro import experiment
+
+    return experiment.restore(tiny_run, SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def exports(run, tmp_path_factory):
+    """Three exports by name."""
+    directory = tmp_path_factory.mktemp("exports")
+    export.save(run, directory / "text" / "1")
+    export.save(run, directory / "ids" / "1", ids_only=True)
+    export.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def signatures(exports):
+    loaded = tf.saved_model.load(str(exports / "text" / "1"))
+    return loaded.signatures
+
+
+def translations(signature, lines):
+    return signature(text=tf.constant(lines, tf.string))["translation"].numpy().tolist()
+
+
+@pytest.fixture(scope="module")
+def alone(signatures):
+    """The translation of each line by itself."""
+    return [translations(signatures["serving_default"], [line])[0] for line in LINES]
+
+
+def graphs(directory):
+    """Every node of a SavedModel, those of its functions included."""
+    model = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
+    graph = model.meta_graphs[0].graph_def
+    return [
+        *graph.node,
+        *(node for function in graph.library.function for node in function.node_def),
+    ]
+
+
+# Signatures
+
+
+def test_signatures(exports, signatures):
+    """Of known types and ranks; the batch and the length of ids are free."""
+    described = {
+        name: {
+            side: {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in specs.items()}
+            for side, specs in (
+                ("in", signature.structured_input_signature[1]),
+                ("out", signature.structured_outputs),
+            )
+        }
+        for name, signature in signatures.items()
+    }
+    text = {"text": ("string", [None])}
+    cut = {"cut": ("bool", [None])}
+    ids = {"in": {"ids": ("int32", [None, None])}}
+    best = {"translation": ("string", [None]), "score": ("float32", [None])}
+    beam = {"translations": ("string", [None, 3]), "scores": ("float32", [None, 3])}
+    assert described.pop("translate_ids")["in"] == ids["in"]
+    assert described == {
+        "serving_default": {"in": text, "out": best | cut},
+        "nbest": {"in": text, "out": beam | cut},
+    }
+    without_text = tf.saved_model.load(str(exports / "ids" / "1")).signatures
+    assert set(without_text) == {"serving_default", "translate_ids"}
+    for signature in without_text.values():
+        assert set(signature.structured_outputs) == {"ids", "score"}
+
+
+def test_the_best_of_the_beam_is_the_translation(signatures, alone):
+    outputs = {k: v.numpy() for k, v in signatures["nbest"](text=tf.constant(LINES)).items()}
+    assert outputs["translations"][:, 0].tolist() == alone
+    assert (np.diff(outputs["scores"], axis=1) <= 0).all()
+    score = signatures["serving_default"](text=tf.constant(LINES))["score"].numpy()
+    np.testing.assert_allclose(outputs["scores"][:, 0], score, rtol=1e-4)
+    distinct = [len(set(row)) for row in outputs["translations"].tolist()]
+    assert np.mean(distinct) > 2.5  # two spellings of one text may differ as pieces
+
+
+def test_ids(run, exports, signatures, alone):
+    """Text to ids, through either export, and back to text."""
+    source = padded(run.vocabulary.encode(LINES))
+    for signature in (
+        signatures["translate_ids"],
+        tf.saved_model.load(str(exports / "ids" / "1")).signatures["translate_ids"],
+    ):
+        outputs = signature(ids=source)
+        target = outputs["ids"].numpy()
+        assert [text.encode() for text in run.vocabulary.decode(target)] == alone
+        assert ((target == EOS).sum(axis=1) == 1).all()
+        assert outputs["score"].shape == len(LINES)
+
+
+# What is in the graph
+
+
+def test_no_python_and_one_graph(exports):
+    for name in ("text", "ids", "bfloat16"):
+        operations = {node.op for node in graphs(exports / name / "1")}
+        assert not [op for op in operations if "PyFunc" in op], name
+        assert ("SentencepieceOp" in operations) == (name == "text")
+    loaded = tf.saved_model.load(str(exports / "text" / "1"))
+    for lines in ([], LINES[:1], LINES[:7], ["word " * 100]):
+        loaded.translate(tf.constant(lines, tf.string))
+    assert len(loaded.translate.concrete_functions) == 1
+
+
+def padded(ids):
+    width = max(map(len, ids))
+    return tf.constant([row + [PAD] * (width - len(row)) for row in ids])
+
+
+def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, exports):
+    """As a model does whose weights were rounded to 8 bits."""
+
+    def size(name):
+        return sum(path.stat().st_size for path in (exports / name / "1" / "variables").iterdir())
+
+    assert size("bfloat16") < 0.55 * size("ids")
+
+    from t2t_repro import experiment
+
+    rounded = experiment.restore(tiny_run, SETTINGS)
+    for weight in rounded.model.trainable_variables:
+        weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
+    loaded = tf.saved_model.load(str(exports / "bfloat16" / "1"))
+    ids = padded(run.vocabulary.encode(LINES))
+    theirs = loaded.signatures["translate_ids"](ids=ids)
+    ours = rounded.translator().translate_ids(ids)
+    np.testing.assert_array_equal(theirs["ids"], ours["ids"])
+    np.testing.assert_allclose(theirs["score"], ours["score"], rtol=1e-4)
+    exact = tf.saved_model.load(str(exports / "ids" / "1")).signatures["translate_ids"](ids=ids)
+    assert np.abs(exact["score"] - ours["score"]).max() > 1e-3  # else this would prove nothing
+
+
+# What it is given
+
+
+def test_odd_text(signatures):
+    translate = signatures["serving_default"]
+    assert translations(translate, []) == []
+    assert translations(translate, ["", "  \t", "\n"]) == [b""] * 3
+    odd = [b"\xff\xfe", b"caf\xe9", "ab\u0000c".encode(), "日本".encode(), LINES[0].encode()]
+    outputs = {key: value.numpy() for key, value in translate(text=tf.constant(odd)).items()}
+    assert not outputs["cut"].any()
+    for text in outputs["translation"]:
+        text.decode()
+    replaced = [b.decode("utf-8", "replace") for b in odd]
+    assert outputs["translation"].tolist() == translations(translate, replaced)
+
+
+def test_5000_characters(signatures):
+    """300 pieces of it are read, and the sentence beside it is not disturbed."""
+    outputs = signatures["serving_default"](text=tf.constant(["long " * 1000, LINES[0]]))
+    assert outputs["cut"].numpy().tolist() == [True, False]
+    alone = signatures["serving_default"](text=tf.constant(LINES[:1]))
+    assert outputs["translation"][1] == alone["translation"][0]
+
+
+def test_a_batch_of_512(signatures, alone):
+    lines = (LINES * 22)[:512]
+    assert translations(signatures["serving_default"], lines) == (alone * 22)[:512]
+
+
+def test_eight_threads(signatures, alone):
+    translate = signatures["serving_default"]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda line: translations(translate, [line])[0], LINES * 4))
+    assert answers == alone * 4
+
+
+# Other processes
+
+# The beginning of a program that has TensorFlow, and nothing of this project.
+ALONE = """
+import json, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("t2t_repro", "pipelines"):
+            raise ImportError(f"{name} must not be needed")
+
+sys.meta_path.insert(0, Blocker())
+import tensorflow as tf
+import tensorflow_text
+"""
+
+CLEAN = """
+def resident():
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024  # MiB
+
+translate = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+answers = translate(text=tf.constant(json.load(sys.stdin)))["translation"].numpy().tolist()
+for call in range(2100):
+    if call == 100:
+        warm = resident()
+    translate(text=tf.constant([("", "I.", "A.")[call % 3]]))
+json.dump({"answers": [a.decode() for a in answers], "growth": resident() - warm}, sys.stdout)
+"""
+
+
+def child(*arguments, stdin=""):
+    """What a process without this code on its path prints."""
+    done = subprocess.run(
+        [sys.executable, "-I", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=Path.home(),
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_clean_process_and_2000_calls(exports, alone):
+    """Memory: 2,000 calls after the first 100 take less than 4 MiB more, 2 KiB a call."""
+    result = json.loads(child("-c", ALONE + CLEAN, exports / "text" / "1", stdin=json.dumps(LINES)))
+    assert [answer.encode() for answer in result["answers"]] == alone
+    assert result["growth"] < 4
+
+
+SAVED_MODEL_CLI = "from tensorflow.python.tools import saved_model_cli; saved_model_cli.main()"
+
+
+def saved_model_cli(exports, name, signature, value, imports=""):
+    given = ["run", "--dir", exports / name / "1", "--tag_set", "serve"]
+    given += ["--signature_def", signature, "--input_exprs", value]
+    return child("-W", "ignore", "-c", f"{imports}{SAVED_MODEL_CLI}", *given)
+
+
+def test_plain_saved_model_cli_runs_ids(run, exports, signatures):
+    ids = run.vocabulary.encode(LINES[:1])
+    printed = saved_model_cli(exports, "ids", "translate_ids", f"ids={ids}")
+    (numbers,) = re.findall(r"output key ids:\s*\[\[([\d\s]+)\]\]", printed)
+    expected = signatures["translate_ids"](ids=tf.constant(ids))["ids"]
+    assert [int(word) for word in numbers.split()] == expected.numpy()[0].tolist()
+
+
+def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
+    printed = saved_model_cli(
+        exports, "text", "serving_default", f"text={LINES[:1]}", "import tensorflow_text; "
+    )
+    assert f"output key translation:\n[{alone[0]!r}]" in printed
+
+
+# Beside the graph
+
+
+def test_settings_are_readable_without_tensorflow(run, exports):
+    settings = json.loads((exports / "bfloat16/1/assets.extra/settings.json").read_text())
+    assert settings == {
+        "t2t_repro": t2t_repro.__version__,
+        "format": "saved_model",
+        "weights": "bfloat16",
+        "problem": "toy_ende",
+        "variant": "base",
+        "training_step": 500,
+        "averaged_checkpoints": ["step-490", "step-500"],
+        "vocabulary_sha256": run.vocabulary.fingerprint,
+        "model": vars(run.config.model),
+        "decode": vars(run.config.decode),
+    }
+    assert settings["decode"]["beam_size"] == 3  # as exported, not as the run had it
+
+
+def requests(directory):
+    """The warm-up requests, read by the messages that TensorFlow Serving reads them by."""
+    prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    path = directory / "1" / "assets.extra" / "tf_serving_warmup_requests"
+    for record in tf.data.TFRecordDataset(str(path)):
+        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
+        assert log.SerializeToString(deterministic=True) == record.numpy()  # nothing unknown
+        assert log.WhichOneof("log_type") == "predict_log"
+        yield log.predict_log.request
+
+
+@pytest.mark.parametrize("name", ["text", "ids"])
+def test_warm_up_requests_are_answered(exports, name):
+    signatures = tf.saved_model.load(str(exports / name / "1")).signatures
+    sizes = {}
+    for request in requests(exports / name):
+        inputs = {key: tf.constant(tf.make_ndarray(v)) for key, v in request.inputs.items()}
+        outputs = signatures[request.model_spec.signature_name](**inputs)
+        (first, *_) = outputs.values()
+        sizes.setdefault(request.model_spec.signature_name, []).append(first.shape[0])
+    warmed = set(signatures) - ({"serving_default"} if name == "ids" else set())  # the same there
+    assert sizes == {signature: [1, 8] for signature in warmed}
+
+
+def test_requests_of_the_readme_fit(signatures):
+    """Row and column format of TensorFlow Serving's REST interface."""
+    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", README)]
+    assert len(bodies) == 2
+    for body in bodies:
+        rows = body.get("instances")
+        inputs = {"text": [row["text"] for row in rows]} if rows else body["inputs"]
+        signature = signatures[body.get("signature_name", "serving_default")]
+        outputs = signature(**{key: tf.constant(value) for key, value in inputs.items()})
+        assert all(value.shape[0] == len(inputs["text"]) for value in outputs.values())
+    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in README
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--weights=int8", "--weights=int8: --format=saved_model holds float32 or bfloat16"),
+        (
+            "--format=ctranslate2 --weights=bfloat16",
+            "--weights=bfloat16: --format=ctranslate2 holds float32 or int8",
+        ),
+        ("--format=ctranslate2 --ids_only", "--ids_only: --format=ctranslate2 takes pieces"),
+        ("--format=onnx", "choose from 'saved_model', 'ctranslate2'"),
+        ("--weights=float16", "choose from 'bfloat16', 'float32', 'int8'"),
+    ],
+)
+def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
+    given = [f"--workdir={tmp_path}/run", f"--export_dir={tmp_path}/export", *flags.split()]
+    monkeypatch.setattr(sys, "argv", ["export", *given])
+    with pytest.raises(SystemExit) as end:
+        cli.run(export.main)
+    assert end.value.code == 2
+    assert expected in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("signature", ["serving_default", "nbest"])
+def test_an_export_without_text_does_not_translate(exports, signature):
+    with pytest.raises(BadInput, match=f"no '{signature}' of text in it; was it made with --ids"):
+        export.load(exports / "ids", signature)
+
+
+@pytest.mark.parametrize(
+    "save", [functools.partial(export.save, ids_only=True), export.save_ctranslate2]
+)
+def test_a_full_disk_leaves_nothing(run, tmp_path, save):
+    """As far as a limit on the size of files can act one."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        with pytest.raises(BadInput) as refusal:
+            save(run, tmp_path / "export" / "1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    message = str(refusal.value)
+    assert f"{tmp_path}/export/1: could not be written: " in message
+    assert "File too large" in message
+    assert "make room" in message
+    assert not list((tmp_path / "export").iterdir())

@@ -1,0 +1,370 @@
+"""Stopping and going on: nothing is lost or repeated, whatever ends the process."""
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from paths import ROOT
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pipelines.batching import Batching
+from pipelines.encode import prepare
+from pipelines.errors import BadInput
+from pipelines.shards import Prepared
+from pipelines.toy import toy_ende
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config as configs
+from t2t_repro.distributed.strategy import default_strategy
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.loop import Loop, Stopped, _stop_signals
+from t2t_repro.training.trainer import Trainer
+
+# What a shell has; importing Keras sets this variable.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+STOPPED = "stopped; the state is saved, the same command goes on from it"
+
+TINY = {
+    "num_layers": 1,
+    "d_model": 8,
+    "d_ff": 16,
+    "num_heads": 2,
+    "d_k": 4,
+    "d_v": 4,
+    "vocabulary_size": 400,
+    "tokens_per_batch": 400,
+    "eval_sentences": 20,
+    "beam_size": 1,
+    "max_extra_length": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """60 pairs; at 400 tokens a batch they are a few batches."""
+    pairs = list(islice(toy_ende.examples("train"), 60))
+    vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 400)
+    directory = tmp_path_factory.mktemp("data") / "train"
+    prepare(lambda: pairs, vocabulary, 256, directory)
+    return Prepared.load(directory)
+
+
+def config_with(**changes):
+    settings = {"dropout": 0.3, "checkpoint_steps": 1000, "log_steps": 1} | changes
+    return configs.resolve("toy_ende", overrides=TINY | settings)
+
+
+def batches_of(data):
+    return Batching(data, tokens_per_batch=400, max_shapes=512, count_padding=True, seed=1)
+
+
+@dataclasses.dataclass
+class Run:
+    """What one call of Loop.run did."""
+
+    batches: list  # the ids of every batch that was trained on
+    weights: list
+    reports: list  # (step, values)
+    validated: list  # steps
+    seconds: float = 0.0  # of training, over all starts
+
+    def report(self, step, values):
+        if "loss" in values:  # not those of checkpoints
+            self.reports.append((step, values))
+
+
+def train(data, directory, seed=1, stop_at=None, **changes):
+    """Runs a Loop over a fresh model; SIGINT arrives in step `stop_at`.
+
+    `seed` is of the weights and of dropout only, the order of the data is the configuration's: a
+    resumed run gets another one, so that all of its state can only be from the checkpoint.
+    """
+    config = config_with(**changes)
+    run = Run([], [], [], [])
+    keras.utils.set_random_seed(seed)
+    strategy = default_strategy()
+    with strategy.scope():
+        model = Transformer(config.model, rows=400)
+    trainer = Trainer(model, config.train, strategy)
+    step = trainer.step
+
+    def recording(source, target):
+        run.batches.append((source.numpy().tolist(), target.numpy().tolist()))
+        if len(run.batches) == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(source, target)
+
+    trainer.step = recording
+    loop = Loop(trainer, config, batches_of(data), directory, run.report, run.validated.append)
+    try:
+        loop.run()
+    except Stopped:
+        assert stop_at == len(run.batches)
+    run.seconds = float(loop.seconds)
+    run.weights = [variable.numpy() for variable in model.trainable_variables]
+    return run
+
+
+def saved_steps(directory):
+    return sorted(int(path.stem.removeprefix("step-")) for path in directory.glob("step-*.index"))
+
+
+# In this process
+
+
+@pytest.fixture(scope="module")
+def epoch(data):
+    """Batches of an epoch."""
+    batching = batches_of(data)
+    plans = [batching.plan(epoch) for epoch in range(3)]
+    assert len({len(plan) for plan in plans}) == 1
+    return len(plans[0])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(data, epoch, tmp_path_factory):
+    return train(data, tmp_path_factory.mktemp("whole"), train_steps=2 * epoch + 2)
+
+
+@pytest.mark.parametrize("edge", [False, True], ids=["inside an epoch", "at its edge"])
+def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
+    data, epoch, uninterrupted, tmp_path, edge
+):
+    stop_at, last = epoch if edge else epoch + 2, 2 * epoch + 2
+    stopped = train(data, tmp_path, stop_at=stop_at, train_steps=last)
+    assert saved_steps(tmp_path) == [stop_at]
+    resumed = train(data, tmp_path, seed=2, train_steps=last)
+    assert stopped.batches + resumed.batches == uninterrupted.batches
+    for resumed_weight, weight in zip(resumed.weights, uninterrupted.weights, strict=True):
+        np.testing.assert_allclose(resumed_weight, weight, atol=1e-6)
+
+
+def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
+    data, epoch, tmp_path, monkeypatch
+):
+    begun = []
+    monkeypatch.setattr(Batching, "of_epoch", lambda self, *place: begun.append(place) or self)
+    last = 2 * epoch + 2
+    train(data, tmp_path, stop_at=epoch + 2, train_steps=last)
+    train(data, tmp_path, train_steps=last)
+    assert begun == [(0, 0), (1, epoch), (1, epoch), (2, 2 * epoch)]
+
+
+def test_dropout_is_on_in_these_runs(data, uninterrupted, tmp_path):
+    """Else the test above would not notice that its state was lost."""
+    steps = len(uninterrupted.batches)
+    without = train(data, tmp_path, train_steps=steps, dropout=0.0)
+    assert np.abs(without.weights[0] - uninterrupted.weights[0]).max() > 1e-4
+
+
+def test_every_pair_is_seen_once_an_epoch(data, epoch, uninterrupted):
+    for first in (0, epoch):
+        rows = [row for source, _ in uninterrupted.batches[first:][:epoch] for row in source]
+        seen = sorted([piece for piece in row if piece] for row in rows if any(row))
+        sources, _ = data.padded(np.arange(len(data)), *data.lengths.max(axis=0))
+        assert seen == sorted([piece for piece in row if piece] for row in sources.tolist())
+
+
+# 1e-9: the first dev scores have taken more than that, however little they do here.
+@pytest.mark.parametrize(("share", "scored"), [(1.0, [3, 6, 7]), (1e-9, [3, 7]), (0.0, [7])])
+def test_checkpoints_by_steps_are_validated_while_there_is_time(data, tmp_path, share, scored):
+    run = train(data, tmp_path, train_steps=7, checkpoint_steps=3, eval_share=share)
+    assert saved_steps(tmp_path) == [3, 6, 7]
+    assert run.validated == scored
+
+
+def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
+    train(data, tmp_path, stop_at=4, train_steps=9, checkpoint_steps=3)
+    train(data, tmp_path, train_steps=9, checkpoint_steps=3)
+    assert saved_steps(tmp_path) == [3, 4, 6, 9]
+
+
+@pytest.mark.parametrize(("minutes", "steps"), [(1000.0, [4]), (0.0, [1, 2, 3, 4])])
+def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
+    train(data, tmp_path, train_steps=4, checkpoint_steps=0, checkpoint_minutes=minutes)
+    assert saved_steps(tmp_path) == steps
+
+
+def test_seconds_of_training_add_up_over_starts(data, tmp_path):
+    began = time.monotonic()
+    stopped = train(data, tmp_path, stop_at=2, train_steps=4)
+    between = time.monotonic()
+    resumed = train(data, tmp_path, train_steps=4)
+    assert 0 < stopped.seconds < between - began
+    assert 0 < resumed.seconds - stopped.seconds < time.monotonic() - between
+    assert train(data, tmp_path, train_steps=4).seconds == resumed.seconds
+
+
+def test_finished_run_does_nothing_more(data, tmp_path):
+    first = train(data, tmp_path, train_steps=2)
+    again = train(data, tmp_path, seed=2, train_steps=2)
+    assert (again.batches, again.validated) == ([], [])
+    np.testing.assert_array_equal(again.weights[0], first.weights[0])
+
+
+def test_reports_are_means_per_token_since_the_one_before(data, tmp_path):
+    single = train(data, tmp_path / "single", train_steps=4, log_steps=1)
+    double = train(data, tmp_path / "double", train_steps=4, log_steps=2)
+    assert [step for step, _ in double.reports] == [2, 4]
+    tokens = [np.count_nonzero(target) for _, target in single.batches]
+    for index, (_, values) in enumerate(double.reports):
+        two = slice(2 * index, 2 * index + 2)
+        losses = [values["loss"] for _, values in single.reports[two]]
+        logs = [np.log(values["perplexity"]) for _, values in single.reports[two]]
+        loss, log = np.average([losses, logs], axis=1, weights=tokens[two])
+        assert (values["loss"], np.log(values["perplexity"])) == pytest.approx(
+            (loss, log), rel=1e-4
+        )
+
+
+def test_loss_that_is_no_number_ends_the_run(data, tmp_path):
+    with pytest.raises(BadInput, match="the loss at step 2 is not a number"):
+        train(data, tmp_path, train_steps=5, learning_rate_scale=1e30)
+    assert saved_steps(tmp_path) == []
+
+
+def test_loss_that_is_no_number_is_not_saved_between_two_logs(data, tmp_path):
+    with pytest.raises(BadInput, match="is not a number"):
+        train(data, tmp_path, train_steps=3, log_steps=100, learning_rate_scale=1e30)
+    assert saved_steps(tmp_path) == []
+
+
+def test_second_signal_ends_at_once_and_the_handlers_come_back():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with _stop_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+# The command, in a process of its own
+
+
+class Child:
+    """A running `train`; what it writes to stderr goes to a file."""
+
+    def __init__(self, workdir, *flags):
+        self.log = workdir.parent / "stderr"
+        command = [sys.executable, "-m", "t2t_repro.train", f"--workdir={workdir}", *flags]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stderr=log, cwd=ROOT, env=ENVIRONMENT)
+
+    @property
+    def stderr(self):
+        return self.log.read_text(encoding="utf-8")
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 300
+        while not condition():
+            assert self.process.poll() is None, self.stderr
+            assert time.monotonic() < deadline, self.stderr
+            time.sleep(0.05)
+
+    def end(self, number=None):
+        """Its exit status, after the signal."""
+        if number is not None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(300)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The work directory of a run of 3 steps."""
+    workdir = tmp_path_factory.mktemp("finished") / "run"
+    settings = [f"--{name}={value}" for name, value in TINY.items()]
+    child = Child(workdir, *settings, "--train_steps=3", "--log_steps=1", "--checkpoint_steps=2")
+    assert child.end() == 0, child.stderr
+    return workdir
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
+    """SIGINT, then SIGTERM in the run that goes on."""
+    steps = saved_steps(workdir / "checkpoints")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--checkpoint_steps=0")
+        child.wait_until(lambda child=child: "perplexity" in child.stderr)
+        assert child.end(number) == 1
+        assert f"going on from step {steps[-1]:,} of 1,000,000" in child.stderr
+        assert child.stderr.splitlines()[-1] == STOPPED
+        assert "Traceback" not in child.stderr
+        before, steps = steps, saved_steps(workdir / "checkpoints")
+        assert steps[:-1] == before
+
+
+def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
+    checkpoints = workdir / "checkpoints"
+    flags = "--checkpoint_steps=1", "--keep_checkpoints=2", "--eval_sentences=0"
+    child = Child(workdir, "--train_steps=1000000", *flags)
+    child.wait_until(lambda: max(saved_steps(checkpoints)) > 6)
+    assert child.end(signal.SIGKILL) == -signal.SIGKILL
+    last = int(tf.train.latest_checkpoint(checkpoints).rpartition("-")[2])
+    child = Child(workdir, f"--train_steps={last + 1}", *flags)
+    assert child.end() == 0, child.stderr
+    assert f"going on from step {last} of {last + 1}" in child.stderr
+    assert saved_steps(checkpoints)[-1] == last + 1
+
+
+@pytest.fixture(scope="module")
+def events(finished):
+    """{tag: [(step, value), ...]} from the event files."""
+    accumulator = EventAccumulator(str(finished))
+    accumulator.Reload()
+    return {
+        tag: [(e.step, tf.make_ndarray(e.tensor_proto)) for e in accumulator.Tensors(tag)]
+        for tag in accumulator.Tags()["tensors"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("tag", "steps", "low", "high"),
+    [
+        ("train/loss", [1, 2, 3], 4, 8),  # untrained: ln 400 is 6.0
+        ("train/perplexity", [1, 2, 3], 50, 3000),
+        ("train/learning_rate", [1, 2, 3], 1e-6, 1e-2),
+        ("train/target_tokens_per_s", [1, 2, 3], 1, 1e7),
+        ("train/tflops", [1, 2, 3], 1e-9, 10),
+        ("train/peak_share", [1, 2, 3], 1e-9, 1),
+        ("train/padding_share", [1, 2, 3], 0, 0.5),
+        ("train/input_share", [1, 2, 3], 0, 1),
+        ("train/checkpoint_s", [2, 3], 1e-3, 60),
+        ("train/dev_scores_s", [2, 3], 1e-2, 60),
+        ("dev/perplexity", [2, 3], 50, 3000),
+        ("dev/sacrebleu", [2, 3], 0, 100),
+    ],
+)
+def test_tensorboard_has_the_numbers(events, tag, steps, low, high):
+    assert [step for step, _ in events[tag]] == steps
+    assert all(low <= value <= high for _, value in events[tag])
+
+
+def test_learning_rate_in_tensorboard_rises_during_warmup(events):
+    first, second, _ = (value for _, value in events["train/learning_rate"])
+    assert second > first
+
+
+def test_tensorboard_has_translations_to_read(events):
+    (_, text), *_ = events["dev/samples"]
+    rows = text.item().decode().splitlines()
+    assert rows[0] == "| source | reference | translation |"
+    for row, pair in zip(rows[2:], toy_ende.examples("dev"), strict=False):
+        assert row.startswith(f"| {pair['source']} | {pair['target']} | ")
+    assert len(rows) == 2 + 5

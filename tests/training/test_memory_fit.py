@@ -1,0 +1,108 @@
+"""Memory: what fits is found by trying, in processes that really run out of it."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro import config
+from t2t_repro.config import Model, Train
+from t2t_repro.training import memory_fit
+
+MIB = 1 << 20
+# Next to nothing but a vocabulary: 37,000 x 16 weights.
+WIDE = Model(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
+ROWS = 37_000
+
+
+def tokens_per_batch(count, **changes):
+    return config.resolve("wmt14_ende", overrides={"tokens_per_batch": count} | changes)
+
+
+def test_a_limit_gives_the_least_parts_that_keep_to_it():
+    assert memory_fit.parts_of_batch(tokens_per_batch(25_000), replicas=1) == 1
+    for limit, replicas, parts in [(25_000, 1, 1), (24_999, 1, 2), (5_000, 1, 5), (5_000, 2, 3)]:
+        limited = tokens_per_batch(25_000, max_tokens_per_replica=limit)
+        assert memory_fit.parts_of_batch(limited, replicas) == parts
+    both = tokens_per_batch(25_000, max_tokens_per_replica=12_500, accumulate=4)
+    assert memory_fit.parts_of_batch(both, replicas=1) == 4
+
+
+def trials(monkeypatch, fits):
+    """The shapes that are tried, of which those with at most `fits` tokens a side fit."""
+    tried = []
+
+    def try_step(model, rows, train, *shapes):
+        tried.append((rows, *shapes))
+        return 1 if shapes[0][0] * shapes[0][1] <= fits else None
+
+    monkeypatch.setattr(memory_fit, "try_step", try_step)
+    return tried
+
+
+def test_auto_divides_until_the_worst_batch_fits(monkeypatch):
+    tried = trials(monkeypatch, fits=8_000)
+    auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
+    assert memory_fit.parts_of_batch(auto, replicas=1) == 4
+    # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of half as many
+    assert tried == [(40_960, (pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (117, 59, 29)]
+    assert memory_fit.parts_of_batch(auto, replicas=4) == 1
+
+
+def test_auto_says_what_to_do_where_not_one_sentence_fits(monkeypatch):
+    trials(monkeypatch, fits=255)
+    with pytest.raises(BadInput, match=r"not even one pair of 256 .* --max_length"):
+        memory_fit.parts_of_batch(tokens_per_batch(25_000, max_tokens_per_replica="auto"), 1)
+
+
+@pytest.fixture(scope="module")
+def peak():
+    """Bytes that 63 x 16 more tokens take, whose logits are 142 MiB."""
+    least, most = (memory_fit.try_step(WIDE, ROWS, Train(), (n, 16, 16)) for n in (1, 64))
+    return most - least
+
+
+def test_the_loss_holds_one_array_over_the_vocabulary_beside_the_logits(peak):
+    logits = 63 * 16 * ROWS * 4
+    assert 1.7 * logits < peak < 2.5 * logits
+
+
+def test_prediction_finds_that_too(peak):
+    less, more = (memory_fit.predicted(WIDE, ROWS, "float32", (n, 16, 16)) for n in (1, 64))
+    assert more - less == pytest.approx(peak, rel=0.25)
+
+
+def test_prediction_counts_what_base_keeps():
+    base = [
+        memory_fit.predicted(Model(), 0, "float32", (1, s, t)) for s, t in ((0, 0), (1, 0), (2, 0))
+    ]
+    weights, one, two = base
+    assert weights == 3 * 4 * 44_040_192  # Table 3's base without embeddings, norms and biases
+    # q, k, v, heads, k and v of cross-attention, the hidden layer; two add and norms
+    kept = 6 * (4 * (6 * 512 + 2048) + 2 * 512 * (1 + 4 + 4 + 4))
+    assert one - weights == kept + 6 * 8 * 4
+    assert two - weights == 2 * kept + 4 * 6 * 8 * 4
+
+
+LIMITED = """
+from t2t_repro.training import memory_fit
+from t2t_repro.config import Model, Train
+if __name__ == "__main__":
+    model = Model(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
+    print([memory_fit.try_step(model, 37_000, Train(), (n, 16, 16)) is None for n in (512, 8)])
+"""
+
+
+def test_a_step_that_does_not_fit_ends_its_own_process_only(tmp_path):
+    script = tmp_path / "limited.py"
+    script.write_text(LIMITED, encoding="utf-8")
+
+    def limit():  # the logits of 512 sentences alone take 1,156 MiB
+        resource.setrlimit(resource.RLIMIT_DATA, (1400 * MIB, 1400 * MIB))
+
+    ran = subprocess.run(
+        [sys.executable, script], preexec_fn=limit, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "[True, False]\n"

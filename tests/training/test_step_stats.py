@@ -1,0 +1,50 @@
+"""Arithmetic of what TensorBoard shows."""
+
+import itertools
+import types
+
+import keras
+import pytest
+
+from t2t_repro.config import Model
+from t2t_repro.paper import cost
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="batches are TensorFlow's"
+)
+
+
+@pytest.fixture
+def interval(monkeypatch):
+    """Two batches of 2 x 3 source and 2 x 4 target cells; each look at the clock takes 0.5 s."""
+    import numpy as np
+    import tensorflow as tf
+
+    from t2t_repro.training import step_stats as intervals
+
+    clock = itertools.count(100.0, 0.5)
+    ours = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(intervals, "time", ours)
+    source = tf.constant([[5, 6, 1], [7, 1, 0]])
+    target = tf.constant([[5, 6, 7, 1], [1, 0, 0, 0]])
+    interval = intervals.Interval(began=ours.monotonic())
+    batches = iter([(source, target)] * 2)
+    for _ in range(2):
+        fetched = interval.fetch(batches)
+        np.testing.assert_array_equal(fetched[0], source)
+        interval.sums.append(tf.constant([20.0, 10.0, 5.0]))  # 5 target tokens, padding left out
+    return interval
+
+
+def test_values_are_means_and_rates(interval):
+    model = Model(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
+    values = interval.values(model, rows=60, peak_tflops=1e-6)
+    seconds = 5 * 0.5  # the clock was read five times since the beginning
+    assert values["loss"] == pytest.approx(40 / 10)
+    assert values["perplexity"] == pytest.approx(2.718281828**2)
+    assert values["target_tokens_per_s"] == pytest.approx(10 / seconds)
+    assert values["padding_share"] == pytest.approx(1 - (5 + 5) / (6 + 8))
+    assert values["input_share"] == pytest.approx(2 * 0.5 / seconds)
+    flops = cost.training_flops(model, 60, cost.positions([(2, 3, 4)] * 2)).total
+    assert values["tflops"] == pytest.approx(flops / seconds / 1e12)
+    assert values["peak_share"] == pytest.approx(values["tflops"] / 1e-6)

@@ -1,0 +1,171 @@
+"""Training beside an independent implementation in PyTorch: the same losses, update by update.
+
+`test_reference` compares a forward and a backward pass. Here the real Trainer's updates are held
+too: Adam, its schedule, and the loss of batches of different sizes. All of it is in float32.
+
+For base on real text, with a line of both losses for each update:
+
+    TWIN_UPDATES=200 .venv/bin/python -m pytest tests/training/test_torch_twin.py -k base -s
+"""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from paths import DATA
+
+from pipelines.batching import Batching
+from t2t_repro import config, experiment
+from t2t_repro.config import Train
+from t2t_repro.distributed.strategy import default_strategy
+from t2t_repro.training.trainer import Trainer
+
+torch = pytest.importorskip("torch", reason="a dev extra")
+torch_twin = pytest.importorskip("torch_twin")
+
+SIZES = {"num_layers": 2, "d_model": 12, "num_heads": 3, "d_k": 4, "d_v": 4}
+SAMPLE = DATA / "wmt_train_sample"
+UPDATES = int(os.environ.get("TWIN_UPDATES", "0"))
+
+
+def twin_of(model, settings):
+    """The twin with our model's weights, ready to train."""
+    return torch_twin.Training(
+        torch_twin.Twin(model), settings.warmup_steps, settings.label_smoothing
+    )
+
+
+def losses(trainer, twin, batches):
+    """Yields (tokens, our loss, the twin's) of each update."""
+    for source, target in batches:
+        smoothed, _, tokens = trainer.step(source, target).numpy()
+        yield int(tokens), float(smoothed / tokens), twin.step(np.array(source), np.array(target))
+
+
+# A small model
+
+
+def random_ids(rng, rows):
+    """Ids [rows, n] of sentences that are 1 to 8 long, EOS behind each and padding behind that."""
+    lengths = rng.integers(1, 9, rows)
+    places = np.arange(lengths.max())
+    ids = rng.integers(2, 23, (rows, len(places)))
+    ids[places == lengths[:, None] - 1] = 1
+    return np.where(places < lengths[:, None], ids, 0).astype("int32")
+
+
+def random_batches(count):
+    """Batches of different shapes; the last row of one is empty, as `Batching` has it."""
+    rng = np.random.default_rng(1)
+    batches = [(random_ids(rng, rows), random_ids(rng, rows)) for rows in range(2, 2 + count)]
+    for ids in batches[-1]:
+        ids[-1] = 0
+    return batches
+
+
+@pytest.fixture(scope="module")
+def small(build):
+    """(errors of the first update's gradients by name, losses of 40 updates [40, ours or theirs]).
+
+    The weights, biases too, are random; the batches come ten times over, so they are learnt.
+    """
+    strategy, settings = default_strategy(), Train(warmup_steps=200)
+    with strategy.scope():
+        model = build(dropout=0.0, **SIZES)
+    trainer, twin = Trainer(model, settings, strategy), twin_of(model, settings)
+    first, *rest = list(itertools.chain(*[random_batches(4)] * 10))
+    begin = list(losses(trainer, twin, [first]))
+    errors = gradient_errors(trainer, twin.twin)
+    _, ours, theirs = zip(*begin, *losses(trainer, twin, rest), strict=True)
+    return errors, np.array([ours, theirs]).T
+
+
+def gradient_errors(trainer, twin):
+    """{(torch's name, rows of it): |ours - theirs| and |theirs|}, Euclidean, after one update.
+
+    Adam's first moment is then (1 - beta_1) times the gradient.
+    """
+    parameters = dict(twin.named_parameters())
+    variables, moments = trainer.model.trainable_variables, trainer.optimizer._momentums
+    moment_of = {v.path: moment for v, moment in zip(variables, moments, strict=True)}
+    errors = {}
+    for name, rows, variable in torch_twin.counterparts(trainer.model):
+        theirs = parameters[name].grad[rows].numpy()
+        ours = moment_of[variable.path].numpy().T / (1 - trainer.optimizer.beta_1)
+        errors[name, str(rows)] = np.linalg.norm(ours - theirs), np.linalg.norm(theirs)
+    assert len(errors) == len(variables)
+    return errors
+
+
+def test_gradients_are_the_twins(small):
+    """To 1e-5; sums of float32 products in another order differ by up to 2.4e-6 here."""
+    errors, _ = small
+    # A bias of keys adds the same to all scores of a query: its gradient is rounding alone.
+    keys = {(name, rows) for name, rows in errors if name.endswith("in_proj_bias")}
+    keys = {(name, rows) for name, rows in keys if rows == str(slice(12, 24))}
+    assert len(keys) == 3 * 2
+    for (name, rows), (error, norm) in errors.items():
+        weight = (name.replace("bias", "weight"), rows)
+        scale = errors[weight][1] if (name, rows) in keys else norm
+        assert error < 1e-5 * scale, (name, rows)
+
+
+def test_losses_follow_the_twins(small):
+    """To 1e-5: rounding makes 2.4e-7 here, beta_2 of 0.999 1e-3, steps counted from 0 3e-2."""
+    _, both = small
+    assert both[-4:].mean() < 0.8 * both[:4].mean()
+    np.testing.assert_allclose(both[:, 0], both[:, 1], rtol=1e-5)
+
+
+# Base on real text
+
+
+def lay_out_sample(data_dir):
+    """Puts the sample where TFDS looks for what it has fetched: a third of it as each corpus."""
+    import test_wmt as wmt  # imports tensorflow_datasets, which takes seconds
+
+    def third(language, number):
+        lines = wmt.lines(f"wmt_train_sample/train.tok.{language}.gz")[number::3]
+        return b"".join(line + b"\n" for line in lines)
+
+    archives = {wmt.DEV: wmt.dev_files("de-en")}
+    for number, url in enumerate((wmt.EUROPARL, wmt.CRAWL, wmt.NEWS)):
+        archives[url] = {
+            wmt.INSIDE[url].format(pair="de-en", language=language): third(language, number)
+            for language in ("en", "de")
+        }
+    wmt.put_into_cache(data_dir, {url: wmt.pack(url, files) for url, files in archives.items()})
+
+
+@pytest.mark.skipif(not UPDATES, reason="TWIN_UPDATES=200 trains base twice, 20 minutes on 2 cores")
+@pytest.mark.skipif(not SAMPLE.exists(), reason=f"needs real parallel text in {SAMPLE}")
+@pytest.mark.timeout(7200)
+def test_losses_of_base_follow_the_twins(tmp_path):
+    """wmt14_ende from its text on: its reader, vocabulary, batches, model, schedule and Trainer.
+
+    Its batches are smaller, and so is the vocabulary, for which the sample is enough. To 1e-3 of
+    the loss: rounding grows, since Adam moves by the whole rate even a weight whose gradient is
+    little but rounding, such as those of a hidden unit that one token barely wakes.
+    """
+    lay_out_sample(tmp_path)
+    smaller = {"vocabulary_size": 8000, "embedding_rows": None, "tokens_per_batch": 640}
+    settings = config.resolve(
+        "wmt14_ende", overrides=smaller | {"dropout": 0.0, "data_dir": str(tmp_path)}
+    )
+    run = experiment.build(settings, tmp_path / "run", default_strategy())
+    trainer = Trainer(run.model, settings.train, run.strategy)
+    batching = Batching(
+        run.corpus.train(),
+        tokens_per_batch=settings.data.tokens_per_batch,
+        max_shapes=settings.data.max_shapes,
+        count_padding=settings.data.count_padding,
+        seed=settings.train.seed,
+    )
+    batches = itertools.islice(batching.batches(epoch=0), UPDATES)
+    both = []
+    print("update  target tokens  ours  PyTorch's  difference")
+    for tokens, ours, theirs in losses(trainer, twin_of(run.model, settings.train), batches):
+        both.append((ours, theirs))
+        print(f"{len(both):6} {tokens:6} {ours:.6f} {theirs:.6f} {ours - theirs:+.1e}", flush=True)
+    np.testing.assert_allclose(*np.transpose(both), rtol=1e-3)
