@@ -8,7 +8,7 @@ import pytest
 from paths import ROOT
 
 from t2t_repro import config
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 
 # What a shell has; importing Keras, as other tests do, sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -72,7 +72,7 @@ def test_list_variants_counts_for_the_problem_and_the_flags():
     imported = {line.split("|")[-1].strip() for line in ended.stderr.splitlines()}
     assert not imported & {"tensorflow", "keras"}
     resolved = config.resolve("toy_ende", "C1", {"d_ff": 20})
-    count = cost.trainable_parameters(resolved.model, resolved.data.vocabulary_size)
+    count = flops.trainable_parameters(resolved.model, resolved.data.vocabulary_size)
     c1 = next(line.split() for line in ended.stdout.splitlines() if line.startswith("C1 "))
     assert c1[1] == f"{count:,}"
 

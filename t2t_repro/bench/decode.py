@@ -14,7 +14,7 @@ import numpy as np
 from t2t_repro import config
 from t2t_repro.bench.op_times import op_times
 from t2t_repro.distributed.machine import matmul_gflops, median_seconds, read_gb_per_s
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 
 Row = dict[str, Any]
 
@@ -81,7 +81,7 @@ class Floors(typing.NamedTuple):
 def _floors_ms(precision: str, repeats: int) -> Floors:
     """By the matrices that act on a position of the target."""
     dtype = precision.removeprefix("mixed_")
-    weights = cost.matrix_weights(config.Model(), ROWS).target  # 38.4M at base size
+    weights = flops.matrix_weights(config.Model(), ROWS).target  # 38.4M at base size
     size = {"float32": 4, "bfloat16": 2}[dtype]
     return Floors(
         weights * size / read_gb_per_s(repeats) / 1e6,

@@ -21,7 +21,7 @@ from pipelines.batching import Batching
 from pipelines.shards import MANIFEST, Prepared, shard_files
 from t2t_repro import config
 from t2t_repro.distributed.machine import matmul_gflops, median_seconds
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 from t2t_repro.training import memory_fit
 
 Row = dict[str, float | int | str]
@@ -43,8 +43,8 @@ class Workload(NamedTuple):
     @property
     def flops(self) -> int:
         """Of a step, in products with weights."""
-        shape = cost.positions([(self.batch, self.length, self.length)])
-        return cost.training_flops(self.model, self.rows, shape).matrices
+        shape = flops.positions([(self.batch, self.length, self.length)])
+        return flops.training_flops(self.model, self.rows, shape).matrices
 
 
 # The workloads that other toolkits are measured with.
@@ -162,8 +162,8 @@ def _account(
     training = Training(workload, precision, split)
     batch = next(training.batches)
     at_hand = median_seconds(lambda: training.trainer.step(*batch).numpy(), repeats)
-    shape = cost.positions([(workload.batch, workload.length, workload.length)])
-    attention = cost.training_flops(workload.model, workload.rows, shape).attention
+    shape = flops.positions([(workload.batch, workload.length, workload.length)])
+    attention = flops.training_flops(workload.model, workload.rows, shape).attention
     output = workload.flops - workload._replace(rows=0).flops
     cells = sum(side.shape[0] * side.shape[1] for side in batch)
     tokens = sum(int(np.count_nonzero(side)) for side in batch)

@@ -1,59 +1,22 @@
-"""What training costs: products of matrices by count, and the paper's own formula (6.1, Table 2).
+"""The cost of training, by count (`model.flops`) and by the paper's own formula (6.1, Table 2).
 
-By count: a weight of a matrix takes a multiplication and an addition at each position that it acts
-on, and in training twice as many again, for the gradients of its input and of itself. That is 6
-FLOPs. Attention's products, which have no weights, are counted apart. Looking up embeddings takes
-none; softmax, norms, dropout and Adam, 1 to 3 % of base, are left out.
-
-By the paper's formula: "multiplying the training time, the number of GPUs used, and an estimate of
-the sustained single-precision floating-point capacity of each GPU". That is what the machines could
-have done meanwhile: for the paper's own runs 3.4 (base) and 2.3 (big) times the count.
+The paper estimates it "by multiplying the training time, the number of GPUs used, and an estimate
+of the sustained single-precision floating-point capacity of each GPU". That is what the GPUs could
+have computed in that time: for the paper's runs 3.4 (base) and 2.3 (big) times the count.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from t2t_repro import config
 from t2t_repro.config import Model
-
-Shape = tuple[int, int, int]  # of a batch: rows b, source length s, target length t
+from t2t_repro.model.flops import Positions, Shape, positions, training_flops
 
 PAPER = {"base": 3.3e18, "big": 2.3e19}  # Table 2, by the formula
 # 25,000 tokens a side (5.1) as equally long sentences. The length is ours, about WMT's mean: at 50
 # the count is 0.7 % more.
 PAPER_BATCH: Shape = (1000, 25, 25)
-
-
-class Weights(NamedTuple):
-    """Weights of matrices, by the positions that they act on."""
-
-    source: int  # the encoder, and the keys and values that the decoder makes of its output
-    target: int  # the rest of the decoder, and the output matrix
-
-
-class Positions(NamedTuple):
-    """Positions of batches, PAD included, and pairs of them that attention compares."""
-
-    source: int  # b s
-    target: int  # b t
-    source_source: int  # b s s
-    target_target: int  # b t t; what the mask hides is computed, too
-    target_source: int  # b t s
-
-
-class Flops(NamedTuple):
-    """Of training: forward and backward."""
-
-    matrices: int
-    attention: int  # queries with keys, weights with values
-
-    @property
-    def total(self) -> int:
-        """Both."""
-        return self.matrices + self.attention
 
 
 class Sustained(NamedTuple):
@@ -89,57 +52,6 @@ _GPUS = {
     "B200": _Gpu(1125, 2250, _PEAK),
 }
 _LESS = re.compile(r"MIG|NVL|Laptop|4090 D|H100 PCIe|V100-PCIE")
-
-
-def matrix_weights(model: Model, rows: int) -> Weights:
-    """Of all projections, feed-forward layers and the output matrix of `rows` rows.
-
-    Biases, norms and learned positions are in no product.
-    """
-    keys_values = model.d_model * model.num_heads * (model.d_k + model.d_v)
-    queries_outputs = keys_values  # also one matrix of width d_k and one of width d_v
-    attention, feed_forward = keys_values + queries_outputs, 2 * model.d_model * model.d_ff
-    return Weights(
-        source=model.num_layers * (attention + feed_forward + keys_values),
-        target=model.num_layers * (attention + feed_forward + queries_outputs)
-        + rows * model.d_model,
-    )
-
-
-def trainable_parameters(model: Model, rows: int) -> int:
-    """The matrices, biases, norms and learned positions; sinusoids have none.
-
-    Base with 40,960 rows has 65,110,016, which Table 3 prints as 65 million.
-    """
-    d = model.d_model
-    heads = model.num_heads * (2 * model.d_k + model.d_v)
-    attention_biases, feed_forward_biases, norm = heads + d, model.d_ff + d, 2 * d
-    encoder_layer = attention_biases + feed_forward_biases + 2 * norm
-    decoder_layer = 2 * attention_biases + feed_forward_biases + 3 * norm
-    vectors = model.num_layers * (encoder_layer + decoder_layer) + 2 * model.learned_positions * d
-    return sum(matrix_weights(model, rows)) + vectors
-
-
-def positions(batches: Iterable[Shape]) -> Positions:
-    """Of batches of these shapes together."""
-    b, s, t = np.array(list(batches), np.int64).reshape(-1, 3).T
-    return Positions(*(int(n.sum()) for n in (b * s, b * t, b * s * s, b * t * t, b * t * s)))
-
-
-def training_flops(model: Model, rows: int, positions: Positions) -> Flops:
-    """FLOPs of the products of matrices of training steps; the forward pass is a third of them."""
-    weights = matrix_weights(model, rows)
-    width = model.num_heads * (model.d_k + model.d_v)  # a product of d_k and one of d_v a head
-    compared = positions.source_source + positions.target_target + positions.target_source
-    return Flops(
-        matrices=6 * (weights.source * positions.source + weights.target * positions.target),
-        attention=6 * model.num_layers * width * compared,
-    )
-
-
-def flops_per_token(model: Model, rows: int, length: int) -> float:
-    """Of training, for a target token and the source token beside it, both sides this long."""
-    return training_flops(model, rows, positions([(1, length, length)])).total / length
 
 
 def paper_counts() -> dict[str, float]:

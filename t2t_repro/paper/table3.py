@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from t2t_repro import config
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 
 
 class Printed(NamedTuple):
@@ -31,7 +31,7 @@ def printed() -> dict[str, Printed]:
 def parameters(resolved: config.Config) -> int:
     """Trainable, exactly; the vocabulary must have as many pieces as it is to have."""
     model = resolved.model
-    return cost.trainable_parameters(model, model.embedding_rows or resolved.data.vocabulary_size)
+    return flops.trainable_parameters(model, model.embedding_rows or resolved.data.vocabulary_size)
 
 
 def heading(problem: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pipelines.errors import BadInput
 from t2t_repro.config import AUTO, Config, Model, Train
 from t2t_repro.distributed.machine import linux_bytes
-from t2t_repro.paper.cost import Shape, matrix_weights
+from t2t_repro.model.flops import Shape, matrix_weights
 
 # Tried with so many more tokens than are asked for: the process that trains also holds the text,
 # and buffers to exchange gradients with other GPUs.

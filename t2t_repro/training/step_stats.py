@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import Model
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 
 Batch = tuple[tf.Tensor, tf.Tensor]  # source [b, s], target [b, t]
 
@@ -18,7 +18,7 @@ class Interval:
     """Some steps of training."""
 
     sums: list[tf.Tensor] = field(default_factory=list)  # of Trainer.step; not waited for
-    shapes: list[cost.Shape] = field(default_factory=list)
+    shapes: list[flops.Shape] = field(default_factory=list)
     tokens: int = 0  # of both sides, PAD left out
     waited: float = 0.0  # seconds, for batches
     began: float = field(default_factory=time.monotonic)
@@ -48,8 +48,8 @@ class Interval:
         """
         smoothed, unsmoothed, tokens = np.sum([s.numpy() for s in self.sums], axis=0)
         seconds = time.monotonic() - self.began
-        positions = cost.positions(self.shapes)
-        tflops = cost.training_flops(model, rows, positions).total / seconds / 1e12
+        positions = flops.positions(self.shapes)
+        tflops = flops.training_flops(model, rows, positions).total / seconds / 1e12
         return {
             "loss": float(smoothed / tokens),
             "perplexity": float(np.exp(unsmoothed / tokens)),

@@ -11,7 +11,7 @@ import tensorflow as tf
 from paths import ROOT
 
 from t2t_repro.config import Model, Train
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 from t2t_repro.training.trainer import Trainer
 
 pytest.importorskip("jax", reason="a dev extra")
@@ -149,7 +149,7 @@ def test_dropout_acts_and_is_another_one_at_each_step(on_jax):
 
 def test_count_is_most_of_what_xla_counts(on_jax):
     """XLA also counts what is not a product of matrices: softmax, loss, norms, dropout, Adam."""
-    ours = cost.training_flops(Model(num_layers=1), 32_000, cost.positions([(32, 64, 64)])).total
+    ours = flops.training_flops(Model(num_layers=1), 32_000, flops.positions([(32, 64, 64)])).total
     assert 0.95 < ours / on_jax["xla_flops"] < 1
 
 

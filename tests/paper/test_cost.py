@@ -1,99 +1,19 @@
 """Cost by count and by the paper's formula, against independent counts and printed numbers."""
 
 import json
-import math
 
-import keras
 import numpy as np
 import pytest
 
 from t2t_repro import config
 from t2t_repro.config import Model
+from t2t_repro.model import flops
 from t2t_repro.paper import cost, table3
 
 ROWS = 23
 # A different number for every size, so that no two can be swapped.
 MODEL = Model(num_layers=2, d_model=12, d_ff=20, num_heads=3, d_k=5, d_v=7, embedding_rows=ROWS)
 SHAPE = (4, 6, 9)
-
-
-# By count
-
-
-def flops(model=MODEL, rows=ROWS, shape=SHAPE):
-    return cost.training_flops(model, rows, cost.positions([shape]))
-
-
-def test_weights_are_those_of_the_papers_matrices():
-    """Base, by hand: 4 projections of 512 x 512 and 2 of 512 x 2048 a layer, and so on (3.1)."""
-    attention, feed_forward = 4 * 512**2, 2 * 512 * 2048
-    weights = cost.matrix_weights(Model(), 40960)
-    assert weights.source == 6 * (attention + feed_forward + attention / 2)
-    assert weights.target == 6 * (attention + feed_forward + attention / 2) + 40960 * 512
-
-
-def test_weights_are_all_of_the_model_that_have_two_axes(build):
-    model = build()
-    matrices = sum(math.prod(v.shape) for v in model.trainable_variables if len(v.shape) == 2)
-    assert sum(cost.matrix_weights(model.config, ROWS)) == matrices
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="reads TensorFlow's graph")
-@pytest.mark.parametrize("shape", [SHAPE, (4, 9, 6)])
-def test_count_is_that_of_the_products_in_the_real_graph(build, shape):
-    import tensorflow as tf
-
-    from t2t_repro.training.loss import cross_entropy
-
-    model = build(dropout=0.0)
-    batch, s, t = shape
-    specs = [tf.TensorSpec([batch, length], tf.int32) for length in (s, t)]
-
-    def forward(source, target):
-        return model(source, target)
-
-    def gradients(source, target):
-        with tf.GradientTape() as tape:
-            loss = cross_entropy(model(source, target, training=True), target, 0.1)[0]
-        return tape.gradient(loss, model.trainable_variables)
-
-    counted = cost.training_flops(model.config, ROWS, cost.positions([shape]))
-    assert products(tf.function(forward), specs) == counted.total / 3
-    assert products(tf.function(gradients), specs) == counted.total
-
-
-def products(function, specs):
-    """FLOPs of all products of matrices in the graph, from the shapes it knows."""
-    total = 0
-    for operation in function.get_concrete_function(*specs).graph.get_operations():
-        if operation.type not in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):
-            assert "MatMul" not in operation.type
-            assert operation.type != "Einsum"
-            continue
-        name = "transpose_a" if operation.type == "MatMul" else "adj_x"
-        rows_and_columns = operation.inputs[0].shape[-2:]
-        inner = rows_and_columns[0 if operation.get_attr(name) else 1]
-        total += 2 * math.prod(operation.outputs[0].shape) * inner
-    return total
-
-
-def test_attention_grows_with_the_square_of_the_length_the_rest_with_the_length():
-    once, twice = flops(shape=(4, 6, 6)), flops(shape=(4, 12, 12))
-    assert twice.matrices == 2 * once.matrices
-    assert twice.attention == 4 * once.attention
-    assert once.total == once.matrices + once.attention
-
-
-def test_source_and_target_have_their_own_part():
-    source, target = flops(shape=(1, 1, 0)), flops(shape=(1, 0, 1))
-    weights = cost.matrix_weights(MODEL, ROWS)
-    assert (source.matrices, target.matrices) == (6 * weights.source, 6 * weights.target)
-    assert cost.flops_per_token(MODEL, ROWS, 9) == flops(shape=(5, 9, 9)).total / 45
-
-
-def test_positions_of_batches():
-    assert cost.positions([(2, 3, 5), (1, 7, 4)]) == (13, 14, 18 + 49, 50 + 16, 30 + 28)
-    assert cost.positions([]) == (0, 0, 0, 0, 0)
 
 
 def test_positions_of_a_run_are_those_of_its_batches_one_after_the_other():
@@ -105,16 +25,7 @@ def test_positions_of_a_run_are_those_of_its_batches_one_after_the_other():
 
     seen = [(len(pairs), s, t) for epoch in range(3) for pairs, s, t in plan(epoch)]
     for steps in range(9):
-        assert cost.trained_positions(plan, steps) == cost.positions(seen[:steps])
-
-
-# Trainable parameters
-
-
-@pytest.mark.parametrize("changes", [{}, {"learned_positions": 11}, {"num_layers": 1, "d_k": 2}])
-def test_parameters_are_those_of_the_model(build, changes):
-    model = build(**changes)
-    assert cost.trainable_parameters(model.config, ROWS) == model.count_params()
+        assert cost.trained_positions(plan, steps) == flops.positions(seen[:steps])
 
 
 def test_parameters_of_table_3():
@@ -133,8 +44,8 @@ def test_parameters_of_table_3():
 @pytest.mark.parametrize(("hours", "name"), [(12, "base"), (3.5 * 24, "big")])
 def test_the_papers_own_runs_on_eight_p100(hours, name):
     device = cost.sustained("Tesla P100-SXM2-16GB", "float32")
-    flops = cost.by_formula(hours * 3600, 8, device.tflops)
-    assert f"{flops:.1e}" == f"{cost.PAPER[name]:.1e}"
+    spent = cost.by_formula(hours * 3600, 8, device.tflops)
+    assert f"{spent:.1e}" == f"{cost.PAPER[name]:.1e}"
 
 
 def test_the_papers_formula_is_two_to_four_times_the_count():
@@ -181,19 +92,19 @@ def test_what_a_device_sustains(device, float32, bfloat16):
 
 
 def spent(seconds=100.0, devices=("NVIDIA H200",) * 2):
-    where = cost.positions([SHAPE] * 5)
+    where = flops.positions([SHAPE] * 5)
     return cost.run_cost(MODEL, ROWS, "mixed_bfloat16", where, seconds, devices)
 
 
 def test_cost_of_a_run():
     result = json.loads(json.dumps(spent()))
-    assert result["flops"] == 5 * flops().total
+    assert result["flops"] == 5 * flops.training_flops(MODEL, ROWS, flops.positions([SHAPE])).total
     assert result["flops"] == result["matrix_flops"] + result["attention_flops"]
     assert (result["source_positions"], result["target_positions"]) == (5 * 24, 5 * 36)
     assert result["formula_flops"] == pytest.approx(100 * 2 * 989e12)
     assert result["paper_formula_flops"] == {"base": 3.3e18, "big": 2.3e19}
     counted, formula = cost.lines(result).splitlines()
-    assert f"{5 * flops().total:.2e} FLOPs by count" in counted
+    assert f"{result['flops']:.2e} FLOPs by count" in counted
     assert "base 9.8e+17, big 9.9e+18" in counted
     assert "100 s on 2 x NVIDIA H200" in formula
     assert "x 989 TFLOPS (the data sheet's dense peak, assumed" in formula

@@ -7,6 +7,7 @@ import pytest
 
 from pipelines.errors import BadInput
 from t2t_repro import config, evaluate
+from t2t_repro.model import flops
 from t2t_repro.paper import cost, table2
 
 SCORES = {
@@ -18,7 +19,7 @@ SCORES = {
 
 
 def spent(device):
-    where = cost.positions([(4, 6, 9)])
+    where = flops.positions([(4, 6, 9)])
     return cost.run_cost(config.Model(), 40960, "float32", where, 3600.0, [device] * 8)
 
 

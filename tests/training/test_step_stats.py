@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from t2t_repro.config import Model
-from t2t_repro.paper import cost
+from t2t_repro.model import flops
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="batches are TensorFlow's"
@@ -45,6 +45,6 @@ def test_values_are_means_and_rates(interval):
     assert values["target_tokens_per_s"] == pytest.approx(10 / seconds)
     assert values["padding_share"] == pytest.approx(1 - (5 + 5) / (6 + 8))
     assert values["input_share"] == pytest.approx(2 * 0.5 / seconds)
-    flops = cost.training_flops(model, 60, cost.positions([(2, 3, 4)] * 2)).total
-    assert values["tflops"] == pytest.approx(flops / seconds / 1e12)
+    total = flops.training_flops(model, 60, flops.positions([(2, 3, 4)] * 2)).total
+    assert values["tflops"] == pytest.approx(total / seconds / 1e12)
     assert values["peak_share"] == pytest.approx(values["tflops"] / 1e-6)
