@@ -17,13 +17,13 @@ from functools import cached_property
 import numpy as np
 
 from pipelines.buckets import Buckets, choose_buckets
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
 
-Alteration = Callable[[Prepared, int], Prepared]  # (split, epoch) -> what is read instead
+Alteration = Callable[[EncodedSplit, int], EncodedSplit]  # (split, epoch) -> what is read instead
 
 
 class Batch(typing.NamedTuple):
@@ -39,7 +39,7 @@ class Batching:
     """All batches of a split, epoch after epoch.
 
     Args:
-        prepared: the split.
+        split: the split.
         tokens_per_batch: tokens of a batch, a side.
         max_shapes: most shapes that an epoch's batches have.
         count_padding: whether `tokens_per_batch` includes padding.
@@ -48,7 +48,7 @@ class Batching:
         altered_updates: of a run; an epoch that begins after so many has the split as prepared.
     """
 
-    prepared: Prepared
+    split: EncodedSplit
     _: dataclasses.KW_ONLY
     tokens_per_batch: int
     max_shapes: int
@@ -60,7 +60,7 @@ class Batching:
     @cached_property
     def buckets(self) -> Buckets:
         """Which lengths share a batch."""
-        source, target = self.prepared.lengths.T
+        source, target = self.split.lengths.T
         sizes = self.tokens_per_batch, self.max_shapes, self.count_padding
         return choose_buckets(source, target, *sizes)
 
@@ -71,10 +71,10 @@ class Batching:
         """
         if not self.alterations or begun >= self.altered_updates:
             return self
-        split = self.prepared
+        split = self.split
         for alter in self.alterations:
             split = alter(split, epoch)
-        return dataclasses.replace(self, prepared=split, alterations=())
+        return dataclasses.replace(self, split=split, alterations=())
 
     def plan(self, epoch: int) -> list[Batch]:
         """Every pair once, in batches whose order is random; other ones in each epoch.
@@ -84,7 +84,7 @@ class Batching:
         4.5M pairs of news text 2,400 rows in 5,900 batches. These take 0.5 s to plan.
         """
         rng = np.random.default_rng([self.seed, epoch])
-        order = rng.permutation(len(self.prepared))
+        order = rng.permutation(len(self.split))
         order = order[np.argsort(self.buckets.bucket[order], kind="stable")]
         ends = np.cumsum(np.bincount(self.buckets.bucket, minlength=len(self.buckets.rows)))
         plan = [
@@ -103,14 +103,14 @@ class Batching:
         plan = self.plan(epoch)
         # As tensors, and weakly: TensorFlow never lets go of what a numpy_function refers to, of
         # 4.5M pairs 40 MB an epoch, and their ids where these are an epoch's own.
-        prepared = weakref.ref(self.prepared)
+        split_ref = weakref.ref(self.split)
         pairs = tf.RaggedTensor.from_row_lengths(
             np.concatenate([batch.pairs for batch in plan]), [len(batch.pairs) for batch in plan]
         )
         lengths = tf.constant([batch[1:] for batch in plan])
 
         def read(pairs: np.ndarray, s: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-            split = prepared()
+            split = split_ref()
             assert split is not None  # the data set keeps it
             return split.padded(pairs, s, t)
 
@@ -121,7 +121,7 @@ class Batching:
 
         # No parallel calls: Python runs one, and it is 100 times as fast as a training step.
         dataset = tf.data.Dataset.range(first, len(plan)).map(gather).prefetch(4)
-        dataset.prepared = self.prepared
+        dataset.split = self.split
         return dataset
 
 

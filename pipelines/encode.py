@@ -38,7 +38,7 @@ _FORMAT = 1  # of shards and manifest; another one for every change of what is k
 _FETCHED = "fetched.json"  # the manifest that the files of a copy belong to
 
 
-def prepare(
+def encode_split(
     read: Callable[[], Iterable[Pair]],
     vocabulary: Vocabulary,
     max_length: int,
@@ -73,10 +73,10 @@ def prepare(
         for summary in in_order(make, blocks(read())):
             summaries.append(summary)
             bar.update(summary["read"])
-    return finish(summaries, directory)
+    return write_manifest(summaries, directory)
 
 
-def finished(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
+def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
     """The manifest of a split that is there, whole and made as it would be now, or None.
 
     Its text is not read to see whether it is still the same.
@@ -134,7 +134,7 @@ def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directo
     return summary
 
 
-def finish(summaries: Iterable[Summary], directory: str) -> Summary:
+def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     """Writes the manifest of a split whose shards are all there; deletes those of another text.
 
     Raises:
@@ -169,7 +169,7 @@ def finish(summaries: Iterable[Summary], directory: str) -> Summary:
     return manifest
 
 
-def fetch(address: str, directory: Path) -> None:
+def fetch_split(address: str, directory: Path) -> None:
     """Copies a finished split from an address to this machine, but for what is there already.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The preparation of `prepare` on Apache Beam, for a corpus that outgrows one machine.
+"""The preparation of `encode_split` on Apache Beam, for a corpus that outgrows one machine.
 
 Beam runs on one machine, on a cluster (Spark, Flink) or as a service; which one, its options say.
 The text is read by one worker, as fast as its storage, and encoded by all. Shards, fingerprints and
-manifest are those of `prepare`, so that either goes on where the other was stopped. Needs the extra
-`beam`.
+manifest are those of `encode_split`, so that either resumes where the other was stopped. Needs
+the extra `beam`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from functools import partial
 from typing import Any
 
 from pipelines import storage
-from pipelines.encode import Block, Pair, Summary, blocks, finish, make_shard
+from pipelines.encode import Block, Pair, Summary, blocks, make_shard, write_manifest
 from pipelines.errors import BadInput
 from pipelines.shards import MANIFEST
 from pipelines.vocabulary import Vocabulary
 
 
-def prepare_on_beam(
+def encode_split_on_beam(
     read: Callable[[], Iterable[Pair]],
     vocabulary: Vocabulary,
     max_length: int,
     directory: str,
     options: list[str],
 ) -> Summary:
-    """As `prepare`, on Beam.
+    """As `encode_split`, on Beam.
 
     Args:
         read: gives the split's text; is pickled and called on a worker.
@@ -42,7 +42,7 @@ def prepare_on_beam(
         The manifest.
 
     Raises:
-        BadInput: Apache Beam is not installed or refuses the options; and as `prepare`.
+        BadInput: Apache Beam is not installed or refuses the options; and as `encode_split`.
     """
     pipeline = _pipeline(options)
     import apache_beam as beam
@@ -61,7 +61,7 @@ def prepare_on_beam(
             | beam.Reshuffle()  # so that the worker that reads is not the one that encodes it all
             | "encode" >> beam.Map(make)
             | beam.combiners.ToList()
-            | "finish" >> beam.Map(finish, directory=directory)
+            | "write manifest" >> beam.Map(write_manifest, directory=directory)
         )
     content = storage.read(directory, MANIFEST)
     if content is None:

@@ -27,7 +27,7 @@ def shard_files(number: int) -> tuple[str, str, str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
+class EncodedSplit:
     """Pairs of sentences as ids; p is their number."""
 
     ids: Sequence[np.ndarray]  # of each shard, [sum of its lengths] uint16 or int32
@@ -37,7 +37,7 @@ class Prepared:
     manifest: Mapping[str, Any]
 
     @classmethod
-    def load(cls, directory: str | Path) -> Prepared:
+    def load(cls, directory: str | Path) -> EncodedSplit:
         """Maps a folder that `prepare` finished; 4.5M pairs take 0.1 s.
 
         Raises:
@@ -57,7 +57,7 @@ class Prepared:
     @classmethod
     def of_shards(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], manifest: Mapping[str, Any]
-    ) -> Prepared:
+    ) -> EncodedSplit:
         """The pairs of some shards: the ids and the lengths of each."""
         starts = [np.cumsum(part.sum(1)) - part.sum(1) for part in lengths]
         return cls(
@@ -68,10 +68,10 @@ class Prepared:
             manifest,
         )
 
-    def with_shard(self, ids: np.ndarray, lengths: np.ndarray) -> Prepared:
+    def with_shard(self, ids: np.ndarray, lengths: np.ndarray) -> EncodedSplit:
         """These pairs and, behind them, those of one more shard."""
-        own = Prepared.of_shards([ids], [lengths], self.manifest)
-        return Prepared(
+        own = EncodedSplit.of_shards([ids], [lengths], self.manifest)
+        return EncodedSplit(
             [*self.ids, ids],
             np.append(self.shard, own.shard + len(self.ids)),
             np.append(self.start, own.start),

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipelines.augmentation.alignment import Words, lexicon, links
 from pipelines.errors import BadInput
-from pipelines.shards import Prepared, as_shard
+from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import MARKS, Vocabulary
 
 _REVERSED, _REPLACED = MARKS
@@ -35,19 +35,19 @@ class AuxiliaryTasks:
     """
 
     vocabulary: Vocabulary
-    prepared: Prepared  # the split, in any pieces
+    split: EncodedSplit  # the split, in any pieces
     most: int  # pieces of a side; a second pair that would have more is left out
     seed: int
 
     def __post_init__(self) -> None:
-        cells = int(self.prepared.lengths.astype(np.int64).prod(1).sum())
+        cells = int(self.split.lengths.astype(np.int64).prod(1).sum())
         if cells > _MOST_CELLS:
             raise BadInput(
                 "auxiliary_tasks: for small corpora, up to about 400,000 captions; this one has "
-                f"{len(self.prepared):,} pairs, too long or too many: leave it out"
+                f"{len(self.split):,} pairs, too long or too many: leave it out"
             )
 
-    def __call__(self, split: Prepared, epoch: int) -> Prepared:
+    def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
         """The split and, behind it, the second pairs of an epoch; 29,000 of these a second."""
         # The third number keeps these draws apart from those that shuffle the batches.
         rng = np.random.default_rng([self.seed, epoch, 1])
@@ -66,10 +66,8 @@ class AuxiliaryTasks:
     @cached_property
     def _words(self) -> list[Words]:
         """The text that the split was made from."""
-        pairs, (s, t) = np.arange(len(self.prepared)), self.prepared.lengths.max(0)
-        sides = (
-            self.vocabulary.decode(side.tolist()) for side in self.prepared.padded(pairs, s, t)
-        )
+        pairs, (s, t) = np.arange(len(self.split)), self.split.lengths.max(0)
+        sides = (self.vocabulary.decode(side.tolist()) for side in self.split.padded(pairs, s, t))
         return [(source.split(), target.split()) for source, target in zip(*sides, strict=True)]
 
     @cached_property

@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from pipelines.shards import Prepared, as_shard
+from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import Vocabulary
 
 _BLOCK = 10_000  # pairs that are encoded at a time
@@ -25,17 +25,17 @@ class BpeDropout:
     most: int  # pieces of a side; a sentence that would have more stays as it is
     seed: int
 
-    def __call__(self, split: Prepared, epoch: int) -> Prepared:
+    def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
         """The split in the pieces of an epoch, in memory. 24,000 pairs of Multi30k a second."""
         blocks = [
             self._block(split, np.arange(first, min(first + _BLOCK, len(split))), epoch)
             for first in range(0, len(split), _BLOCK)
         ]
         ids, lengths = zip(*blocks, strict=True)
-        return Prepared.of_shards(ids, lengths, split.manifest)
+        return EncodedSplit.of_shards(ids, lengths, split.manifest)
 
     def _block(
-        self, split: Prepared, pairs: np.ndarray, epoch: int
+        self, split: EncodedSplit, pairs: np.ndarray, epoch: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Some of the pairs as a shard: ids, lengths."""
         seeds = np.random.SeedSequence([self.seed, epoch, int(pairs[0])]).generate_state(2)

@@ -10,8 +10,8 @@ from pieces import pieces
 
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Batching
-from pipelines.encode import prepare
-from pipelines.shards import Prepared
+from pipelines.encode import encode_split
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import EOS
 from t2t_repro import config
 from t2t_repro.corpus import Corpus
@@ -58,8 +58,8 @@ def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabula
 def test_sides_and_blocks_have_pieces_drawn_apart(toy_vocabulary, dropout, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.augmentation.bpe_dropout._BLOCK", 10)
     text = "The teacher does not want to close the small window."
-    prepare(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
-    drawn = pieces(dropout(Prepared.load(tmp_path), epoch=0))
+    encode_split(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
+    drawn = pieces(dropout(EncodedSplit.load(tmp_path), epoch=0))
     assert np.mean([s == t for s, t in drawn]) < 0.5
     assert drawn[:10] != drawn[10:]
 
@@ -85,7 +85,7 @@ def test_each_epoch_has_other_pieces_and_a_restart_the_same(toy_split, dropout):
 def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
     def filled(own):
         cells = sum(len(batch.pairs) * sum(batch[1:]) for batch in own.plan(0))
-        return own.prepared.lengths.sum() / cells
+        return own.split.lengths.sum() / cells
 
     varied = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
     assert filled(varied) > filled(batching(toy_split)) - 0.05
@@ -94,7 +94,7 @@ def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
     """TensorFlow keeps the functions that read batches; the text must not hang on them."""
     own = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
-    split, batches = weakref.ref(own.prepared), own.batches(epoch=0)
+    split, batches = weakref.ref(own.split), own.batches(epoch=0)
     del own
     gc.collect()
     assert len(list(batches)) > 1
