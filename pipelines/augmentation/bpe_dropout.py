@@ -32,7 +32,7 @@ class BpeDropout:
             for first in range(0, len(split), _BLOCK)
         ]
         ids, lengths = zip(*blocks, strict=True)
-        return EncodedSplit.of_shards(ids, lengths, split.manifest)
+        return EncodedSplit.from_shards(ids, lengths, split.manifest)
 
     def _block(
         self, split: EncodedSplit, pairs: np.ndarray, epoch: int

@@ -198,7 +198,7 @@ class Loop:
         epoch, first = self.position.numpy()
         while True:
             begun = int(self.trainer.optimizer.iterations.numpy()) - first
-            own = self.batching.of_epoch(epoch, begun)
+            own = self.batching.for_epoch(epoch, begun)
             for index, batch in enumerate(own.batches(epoch, first), first + 1):
                 self.position.assign([epoch, index])
                 yield batch

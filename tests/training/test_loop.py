@@ -152,7 +152,7 @@ def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
     data, epoch, tmp_path, monkeypatch
 ):
     begun = []
-    monkeypatch.setattr(Batching, "of_epoch", lambda self, *place: begun.append(place) or self)
+    monkeypatch.setattr(Batching, "for_epoch", lambda self, *place: begun.append(place) or self)
     last = 2 * epoch + 2
     train(data, tmp_path, stop_at=epoch + 2, train_steps=last)
     train(data, tmp_path, train_steps=last)

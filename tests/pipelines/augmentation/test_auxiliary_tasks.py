@@ -105,9 +105,9 @@ def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     dropout, tasks = own.alterations
     assert isinstance(dropout, BpeDropout)
     assert (tasks.most, own.altered_updates) == (99, 75)
-    first = own.of_epoch(epoch=0, begun=0).split
+    first = own.for_epoch(epoch=0, updates_before=0).split
     drawn = dropout(own.split, 0)
     assert np.array_equal(first.lengths[: len(drawn)], drawn.lengths)
     assert np.array_equal(first.lengths[len(drawn) :], tasks(own.split, 0).lengths[len(drawn) :])
     assert len(first) == 2 * len(own.split)
-    assert own.of_epoch(epoch=9, begun=75) is own
+    assert own.for_epoch(epoch=9, updates_before=75) is own

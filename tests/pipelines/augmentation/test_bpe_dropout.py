@@ -36,9 +36,9 @@ def batching(prepared, *alterations, updates=10**6):
     )
 
 
-def rows(own, epoch, begun=0, first=0):
+def rows(own, epoch, updates_before=0, first=0):
     """Of an epoch's batches, both sides of each."""
-    split = own.of_epoch(epoch, begun)
+    split = own.for_epoch(epoch, updates_before)
     return [
         side.tolist() for batch in split.batches(epoch, first).as_numpy_iterator() for side in batch
     ]
@@ -87,13 +87,13 @@ def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
         cells = sum(len(batch.pairs) * sum(batch[1:]) for batch in own.plan(0))
         return own.split.lengths.sum() / cells
 
-    varied = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
+    varied = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
     assert filled(varied) > filled(batching(toy_split)) - 0.05
 
 
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
     """TensorFlow keeps the functions that read batches; the text must not hang on them."""
-    own = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
+    own = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
     split, batches = weakref.ref(own.split), own.batches(epoch=0)
     del own
     gc.collect()
@@ -105,9 +105,9 @@ def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
 
 def test_it_ends_with_the_epochs_that_begin_before_an_update(toy_split, dropout):
     plain, own = batching(toy_split), batching(toy_split, dropout, updates=10)
-    assert rows(own, epoch=1, begun=9) == rows(batching(toy_split, dropout), epoch=1)
-    assert rows(own, epoch=1, begun=10) == rows(plain, epoch=1)
-    assert rows(own, epoch=1, begun=9) != rows(plain, epoch=1)
+    assert rows(own, epoch=1, updates_before=9) == rows(batching(toy_split, dropout), epoch=1)
+    assert rows(own, epoch=1, updates_before=10) == rows(plain, epoch=1)
+    assert rows(own, epoch=1, updates_before=9) != rows(plain, epoch=1)
 
 
 def test_a_sentence_that_would_grow_too_long_stays(toy_split, dropout):
@@ -133,4 +133,4 @@ def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
     own = Corpus(config.resolve("toy_ende"), tmp_path).batching()
-    assert own.of_epoch(epoch=0, begun=0) is own
+    assert own.for_epoch(epoch=0, updates_before=0) is own
