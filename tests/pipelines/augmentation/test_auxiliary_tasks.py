@@ -104,7 +104,7 @@ def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     own = corpus.batching()
     dropout, tasks = own.alterations
     assert isinstance(dropout, BpeDropout)
-    assert (tasks.most, own.altered_updates) == (99, 75)
+    assert (tasks.max_length, own.altered_updates) == (99, 75)
     first = own.for_epoch(epoch=0, updates_before=0).split
     drawn = dropout(own.split, 0)
     assert np.array_equal(first.lengths[: len(drawn)], drawn.lengths)

@@ -21,7 +21,7 @@ MOST = 256
 
 @pytest.fixture
 def dropout(toy_vocabulary):
-    return BpeDropout(toy_vocabulary, chance=0.1, most=MOST, seed=1)
+    return BpeDropout(toy_vocabulary, dropout=0.1, max_length=MOST, seed=1)
 
 
 def batching(prepared, *alterations, updates=10**6):
@@ -112,14 +112,14 @@ def test_it_ends_with_the_epochs_that_begin_before_an_update(toy_split, dropout)
 
 def test_a_sentence_that_would_grow_too_long_stays(toy_split, dropout):
     longest = int(toy_split.lengths.max())
-    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)(toy_split, epoch=0)
+    bounded = dataclasses.replace(dropout, dropout=0.9, max_length=longest)(toy_split, epoch=0)
     assert bounded.lengths.max() <= longest
     same = [old == new for old, new in zip(pieces(toy_split), pieces(bounded), strict=True)]
     assert 0 < np.mean(same) < 1
 
 
 def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
-    none = dataclasses.replace(dropout, chance=0.0)
+    none = dataclasses.replace(dropout, dropout=0.0)
     assert pieces(none(toy_split, epoch=0)) == pieces(toy_split)
 
 
@@ -128,7 +128,7 @@ def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
     own = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching()
     (dropout,) = own.alterations
-    assert (dropout.chance, own.altered_updates, dropout.most) == (0.1, last, 99)
+    assert (dropout.dropout, own.altered_updates, dropout.max_length) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
