@@ -78,7 +78,7 @@ def _likeliest(entries: np.ndarray, origins: np.ndarray, places: np.ndarray) -> 
     of_cells = likelihood[entries]
     most = np.zeros(places.max() + 1)
     np.maximum.at(most, places, of_cells)
-    # If two origins are equally likely, the first wins, so that no word has two links.
+    # If the most likely origin occurs twice in the sentence, take the first: no word has two links.
     best = np.flatnonzero(of_cells == most[places])
     _, first = np.unique(places[best], return_index=True)
     chosen = np.zeros(len(places), bool)
