@@ -52,9 +52,13 @@ class Model:
 class Data:
     """Section 5.1, and where the text is."""
 
-    vocabulary_size: int = setting(37000, "pieces of the shared BPE vocabulary (5.1)", low=260)
+    vocabulary_size: int = setting(
+        37000, "pieces of the shared BPE vocabulary (5.1)", low=260, decides_text=True
+    )
     # Not stated in the paper; 256 is the authors' first code.
-    max_length: int = setting(256, "pairs with more pieces on a side are not trained on", low=2)
+    max_length: int = setting(
+        256, "pairs with more pieces on a side are not trained on", low=2, decides_text=True
+    )
     tokens_per_batch: int = setting(
         25000, "source and target tokens of a batch each, over all replicas (5.1)", low=1
     )
@@ -75,30 +79,45 @@ class Data:
         "none: in the work directory",
         may_change=True,
     )
-    tokenized: bool = setting(False, "multi30k_ende: its lower-cased tokenised text")
+    tokenized: bool = setting(
+        False, "multi30k_ende: its lower-cased tokenised text", decides_text=True
+    )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
     tsv_files: tuple[str, ...] = setting((), "parallel_text: instead, lines source<TAB>target")
     dev_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: dev text, source side", may_change=True
+        (), "parallel_text: dev text, source side", may_change=True, decides_text=True
     )
     dev_target_files: tuple[str, ...] = setting(
         (), "parallel_text: dev text, target side", may_change=True
     )
     test_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: test text, source side", may_change=True
+        (), "parallel_text: test text, source side", may_change=True, decides_text=True
     )
     test_target_files: tuple[str, ...] = setting(
         (), "parallel_text: test text, target side", may_change=True
     )
-    extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
-    gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
-    altered_copies: int = setting(
-        0, "wsj_parsing: for small treebanks, copies of trees with other words", low=0
+    extra_tree_files: tuple[str, ...] = setting(
+        (), "wsj_parsing: more trees to train on (6.3)", decides_text=True
     )
-    spell_words: bool = setting(False, "wsj_parsing: words in the target, for small treebanks")
+    gold_repeats: int = setting(
+        1, "wsj_parsing: copies of the treebank beside them", low=1, decides_text=True
+    )
+    altered_copies: int = setting(
+        0,
+        "wsj_parsing: for small treebanks, copies of trees with other words",
+        low=0,
+        decides_text=True,
+    )
+    spell_words: bool = setting(
+        False, "wsj_parsing: words in the target, for small treebanks", decides_text=True
+    )
     held_out_share: float = setting(
-        0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
+        0.01,
+        "parallel_text: share split off for dev, and for test, if not given",
+        low=0,
+        below=0.5,
+        decides_text=True,
     )
     target_language: str = setting("de", "language of the target, for BLEU's tokeniser")
 
@@ -264,6 +283,16 @@ def flat(config: Config) -> dict[str, Any]:
     return {field.name: getattr(getattr(config, group), field.name) for group, field in fields()}
 
 
+def text_settings(config: Config) -> dict[str, Any]:
+    """Return the problem and the settings that decide how its training text is encoded.
+
+    A setting that lists files counts only as given or not: a fingerprint covers their text.
+    """
+    values = {name: flat(config)[name] for name in FIELDS if FIELDS[name].metadata["decides_text"]}
+    marks = {name: bool(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"problem": config.problem} | marks
+
+
 def save(config: Config, path: Path) -> None:
     """Writes the resolved configuration, all of it, as YAML that `load` reads."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in flat(config).items()}
@@ -282,16 +311,6 @@ def load(path: Path) -> Config:
         )
     _check_problem(values["problem"])
     return _build(values["problem"], values["variant"], checked)
-
-
-def of_run(workdir: Path) -> Config:
-    """The configuration of the run in a work directory; raises BadInput if there is none."""
-    path = workdir / "config.yaml"
-    if not path.exists():
-        raise BadInput(
-            f"{workdir}: no run there (no {path.name}); train one with --workdir={workdir}"
-        )
-    return load(path)
 
 
 def conflicts(saved: Config, wanted: Config) -> list[str]:

@@ -19,13 +19,16 @@ def setting(
     among: tuple[str, ...] = (),
     words: Mapping[str, Any] = types.MappingProxyType({}),
     may_change: bool = False,
+    decides_text: bool = False,
 ) -> Any:
     """A hyperparameter: default, help text, least value, bound, choices, words for values.
 
     `may_change` marks what a run may change when it resumes; all else is what the run is.
+    `decides_text` marks what decides, with the text itself, how the training text is encoded.
     """
     metadata = {"help": text, "low": low, "below": below, "among": among, "words": words}
-    return dataclasses.field(default=default, metadata=metadata | {"may_change": may_change})
+    marks = {"may_change": may_change, "decides_text": decides_text}
+    return dataclasses.field(default=default, metadata=metadata | marks)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

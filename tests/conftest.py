@@ -79,11 +79,14 @@ def tiny_run(tmp_path_factory):
     import tensorflow as tf
 
     from t2t_repro import config, experiment
+    from t2t_repro.workdir import Workdir
 
     workdir = tmp_path_factory.mktemp("tiny") / "run"
     size = {"num_layers": 1, "d_model": 48, "d_ff": 96, "num_heads": 3, "d_k": 12, "d_v": 20}
     short = {"vocabulary_size": 500, "dropout": 0.0, "warmup_steps": 100, "train_steps": 500}
     ends = {"checkpoint_steps": 490, "eval_sentences": 0, "average_last": 2, "max_extra_length": 20}
     settings = config.resolve("toy_ende", overrides=size | short | ends)
-    experiment.train(experiment.build(settings, workdir, tf.distribute.OneDeviceStrategy("CPU:0")))
+    experiment.train(
+        experiment.build(settings, Workdir(workdir), tf.distribute.OneDeviceStrategy("CPU:0"))
+    )
     return workdir

@@ -146,7 +146,7 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path)
     assert files(run) == before
 
     _, stderr = command("train", f"--workdir={run}", "--train_steps=370")
-    assert "going on from step 360 of 370" in stderr
+    assert "resuming from step 360 of 370" in stderr
     after = files(run)
     assert "checkpoints/step-370.index" in after
     kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}

@@ -14,6 +14,7 @@ from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.serving import ctranslate2 as ctranslate2_export
+from t2t_repro.workdir import Workdir
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -129,7 +130,7 @@ def exported(tiny_run, tmp_path_factory):
     from t2t_repro import experiment, export
 
     directory = tmp_path_factory.mktemp("ctranslate2") / "1"
-    export.save_ctranslate2(experiment.restore(tiny_run, {}), directory)
+    export.save_ctranslate2(experiment.restore(Workdir(tiny_run), {}), directory)
     return directory
 
 
@@ -160,7 +161,9 @@ def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
     from t2t_repro.decoding.translator import translate_lines
 
     lines = [pair["source"] for pair in islice(toy_ende.examples("dev"), 200)]
-    run = experiment.restore(tiny_run, {"max_extra_length": 200})  # as good as none, as theirs
+    run = experiment.restore(
+        Workdir(tiny_run), {"max_extra_length": 200}
+    )  # as good as none, as theirs
     ours = list(translate_lines(run.translator(), lines))
 
     (code,) = re.findall(

@@ -21,6 +21,8 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro import cli, export
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
@@ -34,16 +36,16 @@ SETTINGS = {"beam_size": 3, "max_source_length": 300, "max_extra_length": 2}
 def run(tiny_run):
     from t2t_repro import experiment
 
-    return experiment.restore(tiny_run, SETTINGS)
+    return experiment.restore(Workdir(tiny_run), SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def exports(run, tmp_path_factory):
     """Three exports by name."""
     directory = tmp_path_factory.mktemp("exports")
-    export.save(run, directory / "text" / "1")
-    export.save(run, directory / "ids" / "1", ids_only=True)
-    export.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
+    saved_model.save(run, directory / "text" / "1")
+    saved_model.save(run, directory / "ids" / "1", ids_only=True)
+    saved_model.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
     return directory
 
 
@@ -157,7 +159,7 @@ def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, export
 
     from t2t_repro import experiment
 
-    rounded = experiment.restore(tiny_run, SETTINGS)
+    rounded = experiment.restore(Workdir(tiny_run), SETTINGS)
     for weight in rounded.model.trainable_variables:
         weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
     loaded = tf.saved_model.load(str(exports / "bfloat16" / "1"))
@@ -369,11 +371,11 @@ def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
 @pytest.mark.parametrize("signature", ["serving_default", "nbest"])
 def test_an_export_without_text_does_not_translate(exports, signature):
     with pytest.raises(BadInput, match=f"no '{signature}' of text in it; was it made with --ids"):
-        export.load(exports / "ids", signature)
+        saved_model.load(exports / "ids", signature)
 
 
 @pytest.mark.parametrize(
-    "save", [functools.partial(export.save, ids_only=True), export.save_ctranslate2]
+    "save", [functools.partial(saved_model.save, ids_only=True), export.save_ctranslate2]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
     """As far as a limit on the size of files can act one."""

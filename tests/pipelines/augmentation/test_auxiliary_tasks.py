@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pieces import pieces
+from pieces import pieces, toy_batches
 
 from pipelines.augmentation import auxiliary_tasks
 from pipelines.augmentation.alignment import lexicon, links
@@ -10,8 +10,6 @@ from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, MARKS
-from t2t_repro import config
-from t2t_repro.corpus import Corpus
 
 MOST = 256
 COUNT = 300
@@ -100,8 +98,7 @@ def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     """Pieces that were drawn stay, and the words behind them are aligned all the same."""
     settings = {"train_steps": 100, "cooldown_share": 0.25, "bpe_dropout": 0.1}
     settings |= {"auxiliary_tasks": True, "tokens_per_batch": 600, "max_length": 99}
-    corpus = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path)
-    own = corpus.batching()
+    own = toy_batches(tmp_path, settings)
     dropout, tasks = own.alterations
     assert isinstance(dropout, BpeDropout)
     assert (tasks.max_length, own.altered_updates) == (99, 75)

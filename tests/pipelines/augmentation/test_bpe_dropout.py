@@ -6,15 +6,13 @@ import weakref
 
 import numpy as np
 import pytest
-from pieces import pieces
+from pieces import pieces, toy_batches
 
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Batching
 from pipelines.encode import encode_split
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import EOS
-from t2t_repro import config
-from t2t_repro.corpus import Corpus
 
 MOST = 256
 
@@ -126,11 +124,11 @@ def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
 def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
-    own = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching()
+    own = toy_batches(tmp_path, settings)
     (dropout,) = own.alterations
     assert (dropout.dropout, own.altered_updates, dropout.max_length) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
-    own = Corpus(config.resolve("toy_ende"), tmp_path).batching()
+    own = toy_batches(tmp_path, {})
     assert own.for_epoch(epoch=0, updates_before=0) is own
