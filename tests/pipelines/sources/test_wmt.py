@@ -326,7 +326,7 @@ def test_preparing_says_so_once_and_leaves_stdout_alone(tmp_path, no_network, ca
     said = [line for line in err.splitlines() if line.startswith("wmt14_translate/de-en: ")]
     assert said == [
         "wmt14_translate/de-en: downloading 0 of 4 archives (0.00 GiB) to "
-        f"{tmp_path}/downloads, then unpacking and preparing; disk needed in all: 9.03 GiB"
+        f"{tmp_path}/downloads, then unpacking and preparing; total disk space needed: 9.03 GiB"
     ]
     assert not unfinished(tmp_path)
     read("dev", tmp_path)
@@ -467,7 +467,7 @@ def test_a_download_with_another_checksum(tmp_path, served):
     served.contents[CRAWL] = (b"another", 7)
     message = failure(tmp_path)
     assert message.startswith(
-        f"{CRAWL}: has another checksum than TFDS knows; wanted {size:,} bytes"
+        f"{CRAWL}: its checksum is not the one that TFDS knows; wanted {size:,} bytes"
     )
     assert hashlib.sha256(content).hexdigest() in message
     assert "run again" in message
@@ -484,7 +484,7 @@ def test_an_archive_put_there_by_hand(tmp_path, served):
     by_hand.parent.mkdir(parents=True)
     by_hand.write_bytes(b"another")
     message = failure(tmp_path)
-    assert message.startswith(f"{by_hand}: has another checksum than TFDS knows")
+    assert message.startswith(f"{by_hand}: its checksum is not the one that TFDS knows")
     assert "delete it and run again" in message
     assert by_hand.exists()
     by_hand.write_bytes(content)
