@@ -89,7 +89,7 @@ class TestCorpus:
 
     def test_another_process_with_another_hash_seed_writes_the_same(self, pairs):
         program = (
-            "import hashlib, pipelines.toy.toy_ende as toy\n"
+            "import hashlib; from pipelines.toy import toy_ende\n"
             "text = [str(list(p.values())) for s in ('train', 'dev', 'test')"
             " for p in toy_ende.examples(s)]\n"
             "print(hashlib.sha256(''.join(text).encode()).hexdigest())"
