@@ -1,4 +1,4 @@
-"""A run's vocabulary and splits: learnt once, shared by runs, never mixed with another text's."""
+"""A run's vocabulary and splits are made once, shared by runs, never mixed with another text's."""
 
 import dataclasses
 import gzip
@@ -33,7 +33,7 @@ def write(path, lines):
 
 @pytest.fixture
 def text(tmp_path):
-    """Flags of 80 pairs, of which about 16 are held out."""
+    """Write 80 pairs, of which about 16 are held out, and return their settings."""
     source = write(tmp_path / "text.en", SENTENCES)
     target = write(tmp_path / "text.de", [line.upper() for line in SENTENCES])
     return {"source_files": [source], "target_files": [target], "held_out_share": 0.2}
@@ -46,7 +46,7 @@ def corpus(workdir, text, **changes):
 
 
 def begin(of):
-    """Do what `experiment.train` does once all text is read."""
+    """Write the file that a run writes once all text is read."""
     of.train()
     (of.workdir / "config.yaml").touch()
 
@@ -169,8 +169,8 @@ def test_shared_corpus_of_another_text_is_refused(tmp_path, text):
         corpus(tmp_path / "second", text, prepared_dir=shared).train()
 
 
-def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
-    """Each has a split of its own there, named after its vocabulary."""
+def test_run_resumes_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
+    """Each run has its own split there, named after its vocabulary."""
     shared = str(tmp_path / "shared")
     first = corpus(tmp_path / "first", text)
     begin(first)
@@ -181,7 +181,7 @@ def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text)
 
 
 def test_text_in_another_order_is_prepared_anew(tmp_path, text):
-    """It has the same vocabulary."""
+    """Its vocabulary is the same."""
     first = corpus(tmp_path / "run", text)
     first.train()
     for flag in ("source_files", "target_files"):
@@ -194,7 +194,7 @@ def test_text_in_another_order_is_prepared_anew(tmp_path, text):
 
 
 def test_begun_run_takes_no_other_text(tmp_path, text):
-    """Though what was prepared is gone, and again when the text is back."""
+    """This holds even if the encoded text is gone; with the old text back, the run resumes."""
     first = corpus(tmp_path / "run", text)
     begin(first)
     before = first.train().manifest
@@ -309,7 +309,7 @@ def test_unknown_beam_runner(tmp_path, text):
 
 
 def test_initial_weights_are_of_the_seed_alone(tmp_path, text, monkeypatch):
-    """Reading may draw random numbers, as TFDS does where it prepares text."""
+    """Reading may draw random numbers, as TFDS does when it prepares text."""
     examples = PROBLEMS["parallel_text"].examples
 
     def drawing(*given):

@@ -1,4 +1,4 @@
-"""The same sentences in other pieces, at random but the same ones again."""
+"""BPE dropout: the same sentences in other pieces, which are random but reproducible."""
 
 import dataclasses
 import gc
@@ -35,7 +35,7 @@ def batching(prepared, *alterations, updates=10**6):
 
 
 def rows(own, epoch, updates_before=0, first=0):
-    """Of an epoch's batches, both sides of each."""
+    """Return the rows of an epoch's batches, both sides of each."""
     split = own.for_epoch(epoch, updates_before)
     return [
         side.tolist() for batch in split.batches(epoch, first).as_numpy_iterator() for side in batch
@@ -90,7 +90,7 @@ def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
 
 
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
-    """TensorFlow keeps the functions that read batches; the text must not hang on them."""
+    """TensorFlow keeps the functions that read batches; they must not keep the text."""
     own = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
     split, batches = weakref.ref(own.split), own.batches(epoch=0)
     del own
