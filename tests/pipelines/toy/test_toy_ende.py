@@ -91,7 +91,7 @@ class TestCorpus:
         program = (
             "import hashlib, pipelines.toy.toy_ende as toy\n"
             "text = [str(list(p.values())) for s in ('train', 'dev', 'test')"
-            " for p in toy_ende.examples(s)]\n"
+            " for p in toy.examples(s)]\n"
             "print(hashlib.sha256(''.join(text).encode()).hexdigest())"
         )
         environment = {
