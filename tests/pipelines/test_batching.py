@@ -191,6 +191,7 @@ while epoch < 3:
 """
 
 
+@pytest.mark.slow
 def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
     """Three epochs of 2,000 toy pairs; kills inside an epoch, at its edge, and right after one."""
     from pipelines.encode import prepare

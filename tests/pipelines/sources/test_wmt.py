@@ -655,6 +655,7 @@ def test_train_without_network(tmp_path, no_network):
 
 
 @both_languages
+@pytest.mark.slow
 def test_train(prepared, tmp_path, languages):
     """Two updates of a tiny model, in a process of its own."""
     problem = {"de-en": "wmt14_ende", "fr-en": "wmt14_enfr"}[languages]
