@@ -1,1 +1,1 @@
-"""Text to batches of ids. Knows nothing of the model: imports neither t2t_repro nor keras."""
+"""From text to batches of ids; independent of the model: imports neither t2t_repro nor keras."""

@@ -1,9 +1,9 @@
-"""Length buckets chosen for a corpus: which lengths share a batch, and how many rows it has.
+"""Length buckets fitted to a corpus: which lengths share a batch, and how many rows it has.
 
 "Sentence pairs were batched together by approximate sequence length" (5.1). A bucket is a rectangle
 of (source length, target length), and all batches of a bucket have one shape. The rectangles are
-found by splitting the corpus's own histogram of lengths where that saves most padding, so that as
-many shapes as are allowed fit that corpus, and both its sides.
+found by splitting the corpus's own histogram of lengths where a split saves the most padding, so
+that the allowed number of shapes fits the corpus on both sides.
 
 Axes: p pairs, k buckets; s and t are source and target lengths, EOS included.
 """
@@ -17,14 +17,14 @@ import numpy as np
 
 # Eight replicas each get a row of every batch, and the last row of a batch may be empty.
 LEAST_ROWS = 9
-# A bucket has so many batches or more, that what meets in one batch seldom meets in the next epoch,
-# and that none is cut short. On Multi30k with 4,096 tokens 1, 2 and 4 leave 3, 6 and 9 % of the
-# cells empty, and of two pairs in a batch 49, 29 and 16 % meet again.
+# A bucket fills at least this many batches, so that two pairs of one batch seldom meet again in the
+# next epoch, and no batch is cut short. On Multi30k with 4,096 tokens, minima of 1, 2 and 4 leave
+# 3, 6 and 9 % of the cells empty, and two pairs of a batch meet again in 49, 29 and 16 % of cases.
 _LEAST_BATCHES = 2
 
 
 class Box(typing.NamedTuple):
-    """Lengths from `low` up to, not including, `high`, on both sides; no row or column is empty."""
+    """A rectangle of source and target lengths, `low` included and `high` excluded."""
 
     source_low: int
     source_high: int
@@ -33,44 +33,44 @@ class Box(typing.NamedTuple):
 
 
 class Rule(typing.NamedTuple):
-    """How many rows the batches of a bucket have."""
+    """The rule that sets how many rows the batches of a bucket have."""
 
     tokens_per_batch: int
 
     def most_rows(self, longest: np.ndarray | float) -> np.ndarray:
-        """Rows that the budget allows, and no fewer than there have to be."""
+        """Return the number of rows that the token budget allows, at least `LEAST_ROWS`."""
         most = self.tokens_per_batch // np.maximum(longest, 1)
         return np.maximum(LEAST_ROWS, most).astype(np.int64)
 
     def rows(self, pairs: np.ndarray, longest: np.ndarray | float) -> np.ndarray:
-        """Rows of each batch if pairs are spread evenly over as few batches as can be."""
+        """Return the rows of each batch when pairs are spread evenly over the fewest batches."""
         batches = np.minimum(-(-pairs // self.most_rows(longest)), pairs // LEAST_ROWS)
         return -(-pairs // np.maximum(1, batches))
 
     def cells(self, pairs: np.ndarray, s: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """Cells of both sides in the batches of pairs with lengths up to s and t."""
+        """Return the cells, on both sides, of the batches of pairs padded to lengths s and t."""
         rows = np.maximum(1, self.rows(pairs, np.maximum(s, t)))
         return -(-pairs // rows) * rows * (s + t)
 
     def suits(self, pairs: np.ndarray, s: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """Whether such a bucket has as many batches as it should."""
+        """Return whether pairs of lengths up to s and t fill at least `_LEAST_BATCHES` batches."""
         return pairs >= _LEAST_BATCHES * self.most_rows(np.maximum(s, t))
 
 
 class Split(typing.NamedTuple):
-    """The best way to divide a box: what is saved, along which axis, how far into the box."""
+    """The best way to divide a box in two."""
 
-    saved: float
-    axis: int
-    offset: int
+    saved: float  # cells
+    axis: int  # 0: source lengths, 1: target lengths
+    offset: int  # of the cut, from the box's lower edge
 
 
 class Buckets(typing.NamedTuple):
-    """How the pairs of a corpus are batched, the same in every epoch."""
+    """The length buckets of a corpus, which are the same in every epoch."""
 
-    source_length: np.ndarray  # [k], the longest: batches are padded to it
-    target_length: np.ndarray  # [k]
-    rows: np.ndarray  # [k], pairs in a batch
+    source_length: np.ndarray  # [k], the longest source, to which batches are padded
+    target_length: np.ndarray  # [k], likewise
+    rows: np.ndarray  # [k], rows of a batch
     bucket: np.ndarray  # [p], the bucket of each pair
 
 
@@ -81,18 +81,22 @@ def choose_buckets(
     max_shapes: int,
     count_padding: bool = True,
 ) -> Buckets:
-    """At most `max_shapes` buckets that leave few cells of the corpus's batches empty.
+    """Choose at most `max_shapes` buckets that leave few cells of the corpus's batches empty.
 
-    Begins with one bucket for all and splits, as long as there are shapes left, the one where it
-    saves most. 4.5M pairs take 0.6 s.
+    The search starts with one bucket for all pairs and, while shapes are left, splits the bucket
+    whose split saves the most cells. 4.5M pairs take 0.6 s.
 
     Args:
-        source_lengths: int [p].
-        target_lengths: int [p].
-        tokens_per_batch: tokens of a batch, a side. A batch has at least 9 rows all the same, so
-            that up to eight replicas share it, and more tokens if it must.
-        max_shapes: most buckets.
-        count_padding: whether a batch's `tokens_per_batch` cells include its padding.
+        source_lengths: Int [p].
+        target_lengths: Int [p].
+        tokens_per_batch: The token budget of a batch, on each side. A batch has at least 9 rows
+            even if they exceed the budget, so that up to eight replicas can share it.
+        max_shapes: The most buckets.
+        count_padding: Whether padding counts towards `tokens_per_batch`. If not, the rows of a
+            bucket follow from its mean length instead of its longest.
+
+    Returns:
+        The buckets, in order of their shortest source, and the bucket of each pair.
     """
     rule = Rule(tokens_per_batch)
     histogram = _histogram(source_lengths, target_lengths)
@@ -118,7 +122,7 @@ def choose_buckets(
 
 
 def _histogram(source_lengths: np.ndarray, target_lengths: np.ndarray) -> np.ndarray:
-    """Pairs by [source length, target length]."""
+    """Count the pairs by [source length, target length]."""
     shape = int(source_lengths.max()) + 1, int(target_lengths.max()) + 1
     cells = source_lengths.astype(np.int64) * shape[1] + target_lengths
     return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
@@ -129,7 +133,7 @@ def _part(array: np.ndarray, box: Box) -> np.ndarray:
 
 
 def _shrunk(histogram: np.ndarray, box: Box) -> Box:
-    """The box without empty rows and columns at its edges."""
+    """Return the box without the empty rows and columns at its edges."""
     inside = _part(histogram, box)
     rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
     return Box(
@@ -141,7 +145,7 @@ def _shrunk(histogram: np.ndarray, box: Box) -> Box:
 
 
 def _divide(histogram: np.ndarray, box: Box, split: Split) -> tuple[Box, Box]:
-    """Both parts of a box, shrunk."""
+    """Return the two parts into which a split divides a box, both shrunk."""
     if split.axis == 0:
         middle = box.source_low + split.offset
         parts = box._replace(source_high=middle), box._replace(source_low=middle)
@@ -152,7 +156,7 @@ def _divide(histogram: np.ndarray, box: Box, split: Split) -> tuple[Box, Box]:
 
 
 def _best_split(histogram: np.ndarray, box: Box, rule: Rule) -> Split:
-    """The split of a box that saves most cells; `saved` is 0 if none saves any."""
+    """Return the split of a box that saves the most cells; `saved` is 0 if none saves any."""
     inside = _part(histogram, box)
     low = box.source_low, box.target_low
     longest = np.array([box.source_high - 1, box.target_high - 1])
@@ -163,7 +167,7 @@ def _best_split(histogram: np.ndarray, box: Box, rule: Rule) -> Split:
         if not len(below):
             continue
         last = counts.shape[1] - 1 - np.argmax(counts[:, ::-1] > 0, axis=1)
-        last = np.where(counts.any(1), last, 0) + low[1 - axis]  # longest beside each length
+        last = np.where(counts.any(1), last, 0) + low[1 - axis]  # the other side's longest
         part = below, low[axis] + np.arange(len(below)), np.maximum.accumulate(last)[:-1]
         rest = pairs - below, longest[axis], np.maximum.accumulate(last[::-1])[::-1][1:]
         suits = rule.suits(*part) & rule.suits(*rest)
@@ -175,7 +179,7 @@ def _best_split(histogram: np.ndarray, box: Box, rule: Rule) -> Split:
 
 
 def _rows(histogram: np.ndarray, box: Box, rule: Rule, count_padding: bool) -> int:
-    """Rows of a bucket's batches, all of them alike."""
+    """Return the number of rows that each batch of a bucket has."""
     inside = _part(histogram, box)
     pairs = int(inside.sum())
     lengths: tuple[float, float] = box.source_high - 1, box.target_high - 1

@@ -1,9 +1,10 @@
-"""Tokenise a split once, in parallel, into shards of ids; see `prepared` for what is written.
+"""Encode a split once, in parallel, into shards of ids; `shards` describes the files.
 
-One process reads the text and cuts it into blocks of 131,072 pairs. Others, one a core, make a
-shard of each block: encode, drop what is empty or too long, write. A shard is known by the
-fingerprints of its block's text and of the vocabulary and by the length limit. So what a killed
-start has finished is not made again, and what another text, vocabulary or limit has made is.
+One process reads the text and cuts it into blocks of 131,072 pairs. Worker processes, one per core,
+make a shard from each block: they encode its pairs, drop those that are empty or too long, and
+write the rest. A shard's summary records the fingerprints of its text and of the vocabulary, and
+the length limit. A run that was killed therefore keeps its finished shards, and a shard is made
+again if the text, the vocabulary or the limit has changed.
 """
 
 from __future__ import annotations
@@ -29,57 +30,58 @@ from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
 Pair = Mapping[str, str]  # {"source", "target"}
-Block = tuple[int, list[Pair]]  # number, from 0, and pairs
-Summary = dict[str, Any]  # of a shard: fingerprints, limit, counts, bytes of its files
+Block = tuple[int, list[Pair]]  # the block's number, counted from 0, and its pairs
+Summary = dict[str, Any]  # a shard's fingerprints, length limit, counts and file sizes
 
-# 32 MB of WMT's text, made into a shard in two seconds; 35 and 312 shards for WMT14.
+# 32 MB of WMT's text, which take two seconds to encode. WMT14 has 35 (German) and 312 (French)
+# shards.
 PAIRS_PER_SHARD = 2**17
-_FORMAT = 1  # of shards and manifest; another one for every change of what is kept and how
-_FETCHED = "fetched.json"  # the manifest that the files of a copy belong to
+_FORMAT = 1  # version of shards and manifest; raise it when their content or layout changes
+_FETCHED = "fetched.json"  # in a local copy: the manifest that the copied files belong to
 
 
-def prepare(
+def encode_split(
     read: Callable[[], Iterable[Pair]],
     vocabulary: Vocabulary,
     max_length: int,
     directory: str | Path,
 ) -> Summary:
-    """Makes the shards of a split that are not there yet, then its manifest.
+    """Encode a split into shards, reusing those that are up to date, and write its manifest.
 
     Pairs with an empty side, or with more than `max_length` pieces (EOS included) on a side, are
-    dropped and counted. May be killed at any moment. A text of more than one block is shared out to
-    processes, see `workers`.
+    dropped and counted. The process may be killed at any moment; the next call reuses the shards
+    that were finished. A text of more than one block is divided among processes, see `workers`.
 
     Args:
-        read: gives the split's text.
-        vocabulary: what encodes it.
-        max_length: most pieces of a side.
-        directory: where the split is kept, also an address for tf.io.gfile.
+        read: Returns the split's pairs; called once.
+        vocabulary: The vocabulary that encodes them.
+        max_length: The most pieces on a side, EOS included.
+        directory: Where the split is stored: a local path or an address for tf.io.gfile.
 
     Returns:
         The manifest.
 
     Raises:
-        BadInput: no pair is left, or the directory cannot be used.
+        BadInput: All pairs were dropped, or the directory cannot be used.
     """
     directory = str(directory)
-    storage.remove(directory, MANIFEST)  # it must not vouch for a mixture of old and new shards
+    storage.remove(directory, MANIFEST)  # it must not cover a mixture of old and new shards
     make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
     summaries = []
-    # Drawn ten times a second for a person, twice a minute for a log file; not if it is soon done.
+    # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(desc="prepare", unit=" pairs", unit_scale=True, delay=2, mininterval=interval)
     with bar:
         for summary in in_order(make, blocks(read())):
             summaries.append(summary)
             bar.update(summary["read"])
-    return finish(summaries, directory)
+    return write_manifest(summaries, directory)
 
 
-def finished(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
-    """The manifest of a split that is there, whole and made as it would be now, or None.
+def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
+    """Return the manifest of a complete split made with these settings, or None.
 
-    Its text is not read to see whether it is still the same.
+    The text is not read, so a change of the text goes unnoticed.
     """
     manifest = _json(storage.read(str(directory), MANIFEST))
     if _wanted(vocabulary, max_length).items() <= manifest.items() and all(
@@ -90,7 +92,7 @@ def finished(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> 
 
 
 def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
-    """The text in blocks of `PAIRS_PER_SHARD` pairs, the last one shorter."""
+    """Yield the text in numbered blocks of `PAIRS_PER_SHARD` pairs; the last may be shorter."""
     iterator = iter(examples)
     for number in count():
         if not (pairs := list(islice(iterator, PAIRS_PER_SHARD))):
@@ -99,17 +101,17 @@ def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
 
 
 def text_fingerprint(block_fingerprints: Iterable[str]) -> str:
-    """Of a whole text, from those of its blocks in order."""
+    """Return the fingerprint of a whole text, given those of its blocks in order."""
     return _digest("\n".join(block_fingerprints))
 
 
 def block_fingerprint(pairs: Iterable[Pair]) -> str:
-    """Of both sides of every pair."""
+    """Return the fingerprint of a block's pairs, both sides included."""
     return _digest("\n".join(f"{pair['source']}\t{pair['target']}" for pair in pairs))
 
 
 def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directory: str) -> Summary:
-    """Writes the shard of a block, unless it is there, and returns its summary."""
+    """Write the shard of a block unless it is up to date, and return its summary."""
     number, pairs = block
     ids_file, lengths_file, summary_file = shard_files(number)
     wanted = _wanted(vocabulary, max_length) | {"text": block_fingerprint(pairs)}
@@ -117,7 +119,7 @@ def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directo
     if wanted.items() <= found.items() and _has_files(directory, number, found["bytes"]):
         return found
     ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
-    storage.remove(directory, summary_file)  # while the files beside it are not its own
+    storage.remove(directory, summary_file)  # until the files that it describes are written
     files = {ids_file: _npy(ids), lengths_file: _npy(lengths)}
     for name, content in files.items():
         storage.write(directory, name, content)
@@ -134,11 +136,20 @@ def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directo
     return summary
 
 
-def finish(summaries: Iterable[Summary], directory: str) -> Summary:
-    """Writes the manifest of a split whose shards are all there; deletes those of another text.
+def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
+    """Write the manifest of a split whose shards are complete, and delete left-over shards.
+
+    Left-over shards, numbered beyond the last one, belong to an earlier and longer text.
+
+    Args:
+        summaries: The summaries of the split's shards, in any order.
+        directory: Where the split is stored.
+
+    Returns:
+        The manifest.
 
     Raises:
-        BadInput: no pair is left.
+        BadInput: All pairs were dropped.
     """
     summaries = sorted(summaries, key=lambda summary: summary["number"])
     dropped: collections.Counter[str] = collections.Counter()
@@ -148,8 +159,8 @@ def finish(summaries: Iterable[Summary], directory: str) -> Summary:
     if not pairs:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise BadInput(
-            f"no sentence pair is left, dropped: {reasons or 'none, the text is empty'}; check the "
-            "text and its length limit"
+            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
+            "the text and the length limit"
         )
     ours = {name for number in range(len(summaries)) for name in shard_files(number)}
     for name in storage.names(directory):
@@ -169,20 +180,20 @@ def finish(summaries: Iterable[Summary], directory: str) -> Summary:
     return manifest
 
 
-def fetch(address: str, directory: Path) -> None:
-    """Copies a finished split from an address to this machine, but for what is there already.
+def fetch_split(address: str, directory: Path) -> None:
+    """Copy a finished split from an address to a local directory, skipping files already copied.
 
     Raises:
-        BadInput: there is no finished split at the address.
+        BadInput: There is no finished split at the address.
     """
     content, local = storage.read(address, MANIFEST), str(directory)
     manifest = _json(content)
     if content is None or not manifest:
         raise BadInput(
-            f"{address}: no finished split there, {MANIFEST} is missing or damaged; make it with "
-            "python -m t2t_repro.prepare"
+            f"{address}: no finished split there, {MANIFEST} is missing or damaged; create it "
+            "with python -m t2t_repro.prepare"
         )
-    if storage.read(local, _FETCHED) != content:  # files of another split may be as long
+    if storage.read(local, _FETCHED) != content:  # another split's files may have equal sizes
         for name in storage.names(local):
             storage.remove(local, name)
         storage.write(local, _FETCHED, content)
@@ -197,7 +208,7 @@ def _read_all(address: str, name: str, size: int) -> bytes:
     content = storage.read(address, name)
     if content is None or len(content) != size:
         raise BadInput(
-            f"{address}: {name} is missing or cut short; prepare it again with python -m "
+            f"{address}: {name} is missing or cut short; create the split again with python -m "
             "t2t_repro.prepare"
         )
     return content
@@ -210,7 +221,7 @@ def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
 def _encoded(
     pairs: list[Pair], vocabulary: Vocabulary, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """(ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
+    """Return (ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
     ids, lengths = vocabulary.encode_flat(
         [pair[side] for pair in pairs for side in ("source", "target")]
     )
@@ -226,7 +237,7 @@ def _encoded(
 
 
 def _has_files(directory: str, number: int, sizes: list[int]) -> bool:
-    """Whether the ids and the lengths of a shard are there, in full length."""
+    """Return whether a shard's ids and lengths files exist and have these sizes in bytes."""
     names = shard_files(number)[:2]
     return [storage.size(directory, name) for name in names] == sizes
 
@@ -242,7 +253,7 @@ def _text(values: Summary) -> bytes:
 
 
 def _json(content: bytes | None) -> Summary:
-    """Empty if there is no content, or if it is damaged."""
+    """Parse a JSON object; return {} if the content is missing or damaged."""
     try:
         values = json.loads(content) if content else {}
     except ValueError:

@@ -1,9 +1,9 @@
-"""The preparation of `prepare` on Apache Beam, for a corpus that outgrows one machine.
+"""Encode a split on Apache Beam, for a corpus that outgrows one machine.
 
-Beam runs on one machine, on a cluster (Spark, Flink) or as a service; which one, its options say.
-The text is read by one worker, as fast as its storage, and encoded by all. Shards, fingerprints and
-manifest are those of `prepare`, so that either goes on where the other was stopped. Needs the extra
-`beam`.
+Beam runs on one machine, on a cluster (Spark, Flink) or as a service, depending on its options. One
+worker reads the text, as fast as its storage allows, and all workers encode it. The shards,
+fingerprints and manifest equal those of `encode.encode_split`, so either one resumes where the
+other was stopped. This module needs the extra `beam`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from functools import partial
 from typing import Any
 
 from pipelines import storage
-from pipelines.encode import Block, Pair, Summary, blocks, finish, make_shard
+from pipelines.encode import Block, Pair, Summary, blocks, make_shard, write_manifest
 from pipelines.errors import BadInput
 from pipelines.shards import MANIFEST
 from pipelines.vocabulary import Vocabulary
 
 
-def prepare_on_beam(
+def encode_split_on_beam(
     read: Callable[[], Iterable[Pair]],
     vocabulary: Vocabulary,
     max_length: int,
     directory: str,
     options: list[str],
 ) -> Summary:
-    """As `prepare`, on Beam.
+    """Encode a split into shards on Beam workers, and write its manifest.
 
     Args:
-        read: gives the split's text; is pickled and called on a worker.
-        vocabulary: what encodes it.
-        max_length: most pieces of a side.
-        directory: where the split is kept; with more than one machine, one that all of them reach.
-        options: of the pipeline, as ["runner=DirectRunner", "direct_num_workers=2"].
+        read: Returns the split's pairs; pickled, and called on a worker.
+        vocabulary: The vocabulary that encodes them.
+        max_length: The most pieces on a side, EOS included.
+        directory: Where the split is stored; every machine of the pipeline must reach it.
+        options: The pipeline's options, such as ["runner=DirectRunner", "direct_num_workers=2"].
 
     Returns:
         The manifest.
 
     Raises:
-        BadInput: Apache Beam is not installed or refuses the options; and as `prepare`.
+        BadInput: Apache Beam is not installed or rejects the options, or for the reasons of
+            `encode_split`.
     """
     pipeline = _pipeline(options)
     import apache_beam as beam
@@ -58,16 +59,16 @@ def prepare_on_beam(
             pipeline
             | beam.Create([None])
             | "read" >> beam.FlatMap(read_blocks)
-            | beam.Reshuffle()  # so that the worker that reads is not the one that encodes it all
+            | beam.Reshuffle()  # or the worker that reads the text would also encode all of it
             | "encode" >> beam.Map(make)
             | beam.combiners.ToList()
-            | "finish" >> beam.Map(finish, directory=directory)
+            | "write manifest" >> beam.Map(write_manifest, directory=directory)
         )
     content = storage.read(directory, MANIFEST)
     if content is None:
         raise BadInput(
-            f"{directory}: Beam's workers finished, but {MANIFEST} is not there; with more than "
-            "one machine give a --prepared_dir that all of them reach"
+            f"{directory}: Beam's workers finished, but {MANIFEST} is missing; with more than "
+            "one machine, give a --prepared_dir that all of them reach"
         )
     return json.loads(content)
 
@@ -81,14 +82,14 @@ def _pipeline(options: list[str]) -> Any:
             'Apache Beam is not installed; pip install "t2t_repro[beam]", or leave out '
             "--beam_pipeline_options to prepare on this machine"
         ) from None
-    told = io.StringIO()  # of argparse, which explains all of Beam's options
+    usage = io.StringIO()  # argparse prints the usage of all Beam options, then the error
     try:
-        with contextlib.redirect_stderr(told):
+        with contextlib.redirect_stderr(usage):
             parsed = PipelineOptions([f"--{option}" for option in options])
-            parsed.get_all_options()  # else looked at when the pipeline runs
+            parsed.get_all_options()  # parse them now, not when the pipeline runs
             return beam.Pipeline(options=parsed)
     except SystemExit:
-        raise BadInput(f"--beam_pipeline_options: {told.getvalue().splitlines()[-1]}") from None
+        raise BadInput(f"--beam_pipeline_options: {usage.getvalue().splitlines()[-1]}") from None
     except (ValueError, RuntimeError, ImportError) as error:
-        # No such runner, or one that is not set up, or whose own extra is missing.
+        # The runner does not exist, is not configured, or lacks its own extra.
         raise BadInput(f"--beam_pipeline_options: {error}") from None

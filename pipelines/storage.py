@@ -1,7 +1,7 @@
-"""Small files on this machine or at any address that tf.io.gfile knows, gs://bucket/... say.
+"""Small files in a local directory or at an address for tf.io.gfile, such as gs://bucket/folder.
 
-TensorFlow is imported for addresses alone: the processes that prepare text on this machine do
-without its 2.6 seconds and 400 MB.
+TensorFlow is imported for addresses only: the processes that encode text into a local directory
+save its 2.6 seconds and 400 MB.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pipelines.errors import BadInput
 
 
 def is_address(path: str) -> bool:
-    """Whether a path is for tf.io.gfile, scheme://..., rather than of this machine."""
+    """Return whether a path is an address for tf.io.gfile (scheme://...) and not a local path."""
     return "://" in path
 
 
 def write(directory: str, name: str, content: bytes) -> None:
-    """Puts a file into a directory, made if need be; it appears whole or not at all."""
+    """Write a file, creating its directory if needed; the file appears whole or not at all."""
     path, unfinished = (
         posixpath.join(directory, name),
         posixpath.join(directory, f".{name}.{uuid.uuid4().hex}"),
@@ -44,7 +44,7 @@ def write(directory: str, name: str, content: bytes) -> None:
 
 
 def read(directory: str, name: str) -> bytes | None:
-    """A file's content, None if there is no such file."""
+    """Return a file's content, or None if there is no such file."""
     path = posixpath.join(directory, name)
     if not is_address(directory):
         return Path(path).read_bytes() if Path(path).exists() else None
@@ -56,7 +56,7 @@ def read(directory: str, name: str) -> bytes | None:
 
 
 def size(directory: str, name: str) -> int:
-    """Bytes of a file, -1 if there is no such file."""
+    """Return a file's size in bytes, or -1 if there is no such file."""
     path = posixpath.join(directory, name)
     if not is_address(directory):
         return Path(path).stat().st_size if Path(path).exists() else -1
@@ -65,7 +65,7 @@ def size(directory: str, name: str) -> int:
 
 
 def names(directory: str) -> list[str]:
-    """Files in a directory, none if it does not exist."""
+    """Return the sorted names in a directory, or [] if it does not exist."""
     if not is_address(directory):
         return sorted(os.listdir(directory)) if Path(directory).exists() else []
     with _gfile(directory) as gfile:
@@ -73,7 +73,7 @@ def names(directory: str) -> list[str]:
 
 
 def remove(directory: str, name: str) -> None:
-    """Deletes a file if it is there."""
+    """Delete a file if it exists."""
     path = posixpath.join(directory, name)
     if not is_address(directory):
         Path(path).unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def remove(directory: str, name: str) -> None:
 
 @contextlib.contextmanager
 def _gfile(directory: str) -> Iterator[typing.Any]:
-    """tf.io.gfile; what it cannot do becomes a BadInput."""
+    """Yield tf.io.gfile, and turn its errors into a BadInput."""
     import tensorflow as tf
 
     try:
@@ -93,5 +93,5 @@ def _gfile(directory: str) -> Iterator[typing.Any]:
     except tf.errors.OpError as error:
         raise BadInput(
             f"{directory}: {' '.join(str(error.message).split())}; wanted an address that "
-            "tf.io.gfile reads and writes: check it and your rights there, or use a local directory"
+            "tf.io.gfile reads and writes: check it and its permissions, or use a local directory"
         ) from error

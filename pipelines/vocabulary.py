@@ -5,12 +5,13 @@ source-target vocabulary of about 37000 tokens" (Sennrich et al. 2016, arXiv:150
 sentencepiece learns it; tensorflow_text runs the same model file as a graph operation. No other
 module sees a merge, a word marker or a special id other than PAD and EOS.
 
-Both versions treat text alike: sentencepiece's NFKC table folds compatibility forms, runs of spaces
-become one, whatever breaks a line becomes a space, invisible control characters go. A character
-without a piece of its own is spelt in bytes, so an emoji comes back as it went in. "</s>" or
-"<0x41>" in a text stay text; only U+2581, the mark of a word's start in pieces, becomes a space.
+Both versions treat text alike. sentencepiece's NFKC table folds compatibility forms; a run of
+spaces becomes one space; a line break of any kind becomes a space; invisible control characters are
+removed. A character without a piece of its own is spelt in bytes, so an emoji survives encoding and
+decoding. "</s>" and "<0x41>" in a text stay text. Only U+2581, which marks the start of a word in
+pieces, becomes a space.
 
-The Python half does not import TensorFlow (2.6 s).
+The Python version does not import TensorFlow, which takes 2.6 s.
 """
 
 from __future__ import annotations
@@ -39,66 +40,68 @@ if TYPE_CHECKING:
     import tensorflow_text
 
 PAD, EOS = 0, 1  # no BOS: the decoder starts from a zero vector
-_UNK = 2  # sentencepiece insists on one; with byte pieces no text ever becomes it
+_UNK = 2  # sentencepiece requires one; with byte pieces no text is encoded as it
 _FIRST_BYTE = 3  # ids 3 to 258 are the pieces <0x00> to <0xFF>
-# Two ids that no text has: of the bytes 0x01 and 0x02, control characters, which go.
+# Two ids that no encoded text contains: the bytes 0x01 and 0x02 are control characters, which are
+# removed.
 MARKS = _FIRST_BYTE + 1, _FIRST_BYTE + 2
 
 FILES = _MODEL, _LISTING = "vocabulary.model", "vocabulary.vocab"
 
-# Read as a space, on the way in and on the way out: what str.splitlines takes for a line's end, and
-# NUL, a string's end in C. nmt_nfkc leaves U+0085 and NUL alone, and a model can spell any of them
-# in bytes; a translation is one line all the same.
+# Read as a space in encoding and in decoding: the characters at which str.splitlines breaks a line,
+# and NUL, which ends a string in C. nmt_nfkc keeps U+0085 and NUL, and a model can spell any of
+# these characters in bytes, but a translation must be one line.
 _LINE_ENDS = "\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029"
-# Python alone has lone surrogates: what "surrogateescape" makes of bytes that are not UTF-8.
+# Only Python strings hold lone surrogates; "surrogateescape" makes them of bytes outside UTF-8.
 _fold = partial(re.compile(f"[{_LINE_ENDS}\ud800-\udfff]").sub, " ")
 
-_MANY_WORDS = 1 << 19  # sentencepiece says nothing for 3 seconds and more, so we do
-_CACHED_WORDS = 1 << 18  # 35 MB; four times as many make encoding WMT's text a fifth faster
+_MANY_WORDS = 1 << 19  # from here on sentencepiece is silent for over 3 seconds: print a note
+_CACHED_WORDS = 1 << 18  # 35 MB; with four times as many, WMT's text is encoded a fifth faster
 
 _LEARNING: dict[str, Any] = {
     "model_type": "bpe",
-    "input_format": "tsv",  # word, tab, how often
+    "input_format": "tsv",  # word, tab, count
     "byte_fallback": True,
     "normalization_rule_name": "nmt_nfkc",
     "pad_id": PAD,
     "eos_id": EOS,
     "unk_id": _UNK,
     "bos_id": -1,
-    # The rarest 0.01 % of the text's characters are spelt in bytes: on WMT thousands of characters
-    # of other scripts, which would take the pieces that words need. Multi30k needs 845,321 pieces
-    # at a size of 8,000; with 1.0 it is 845,542.
+    # The rarest 0.01 % of the text's characters are spelt in bytes: in WMT's text, thousands of
+    # characters of other scripts, which would use up pieces that words need. At a size of 8,000,
+    # Multi30k is encoded in 845,321 pieces; with 1.0 it would be 845,542.
     "character_coverage": 0.9999,
-    # In bytes, and the most allowed: at the default, 4192, longer lines are dropped silently.
+    # In bytes; this is the maximum. Longer lines are dropped silently; the default is 4192.
     "max_sentence_length": 1 << 30,
-    # Stored in the model file, so never the machine's own number; no piece depends on it.
+    # A constant, since the model file stores it; no piece depends on it.
     "num_threads": 16,
     "minloglevel": 2,  # errors only
 }
 
-# What the trainer says of a size that does not suit the text, and what its user can do.
+# {the trainer's complaint about a size that does not suit the text: advice to the user}
 _REFUSALS = {
-    r"set it to a value <= (\d+)": "the text fills at most {}; lower it or give more text",
-    r"smaller than required_chars\. \d+ vs (\d+)": "the specials, the 256 bytes and the text's "
-    "characters need at least {}; raise it",
-    r"sentences_\.empty|all_chars_count": "no text to learn from, wanted sentences with visible "
-    "characters; check the training files",
+    r"set it to a value <= (\d+)": "the text yields at most {} pieces; lower the size or give more "
+    "text",
+    r"smaller than required_chars\. \d+ vs (\d+)": "special pieces, the 256 bytes and the text's "
+    "characters need at least {} pieces; raise the size",
+    r"sentences_\.empty|all_chars_count": "no text to learn from; wanted sentences with visible "
+    "characters: check the training files",
 }
 
 
 class Vocabulary:
-    """The pieces learnt from a text, and both ways between text and their ids.
+    """The pieces learnt from a text; converts text to their ids and back.
 
     Example:
         >>> Vocabulary.load(directory).encode(["", "Hund"])
         [[1], [481, 1]]
 
     Args:
-        model: the content of a sentencepiece model file that `learn` made.
+        model: The content of a sentencepiece model file that `learn` made.
 
     Raises:
-        RuntimeError: it is no sentencepiece model.
-        ValueError: it is one with other special ids or without byte pieces.
+        RuntimeError: The content is not a sentencepiece model.
+        ValueError: The model has other special ids or lacks byte pieces.
     """
 
     def __init__(self, model: bytes):
@@ -112,27 +115,28 @@ class Vocabulary:
 
     @classmethod
     def learn(cls, sentences: Iterable[str], size: int) -> Vocabulary:
-        """Learns byte-pair merges over all the sentences, whatever their language.
+        """Learn byte-pair merges from all the sentences, whatever their language.
 
-        Deterministic: the same sentences in the same order give the same `fingerprint`. Multi30k,
-        58,000 sentences and 8,000 pieces, takes 0.3 s. Words are counted, and sentencepiece gets
-        each once with its count: the pieces and scores are those that it learns from the sentences.
-        9 million sentences (225 million words, 4.7 million of them distinct) are counted in 70 s
-        with 0.5 GB, and 37,000 pieces learnt from them in 30 s with 3.2 GB.
+        Learning is deterministic: equal sentences in equal order give an equal `fingerprint`.
+        Multi30k (58,000 sentences, 8,000 pieces) takes 0.3 s. Words are counted first, and
+        sentencepiece gets each word once, with its count; pieces and scores are the ones that it
+        would learn from the sentences. Counting 9 million sentences (225 million words, 4.7 million
+        distinct) takes 70 s and 0.5 GB; learning 37,000 pieces from them takes 30 s and 3.2 GB.
 
-        Of more than 8.4 million distinct words, or 100 million characters in them, the most
-        frequent are learnt from; whenever twice as many words are counted, the rarer half is
-        forgotten with its counts. That bounds memory at 6.2 GB. As news text grows (Heaps's law),
-        4.5 million English-German pairs have 3.4 million distinct words, and none is left out; 36
-        million English-French pairs have about 9 million, and some that are seen once are.
+        If there are more than 8.4 million distinct words, or more than 100 million characters in
+        them, only the most frequent words are used. Whenever the number of counted words reaches
+        twice that limit, the rarer half is dropped with its counts. This bounds memory at 6.2 GB.
+        By the growth of news text (Heaps's law), 4.5 million English-German pairs have 3.4 million
+        distinct words, none of which is left out; 36 million English-French pairs have about 9
+        million, and some words that occur once are left out.
 
         Args:
-            sentences: source and target text together, so that both share the merges. Read once;
+            sentences: Source and target text together, so that both share the merges. Read once;
                 an exception raised while reading passes through.
-            size: the number of pieces, with PAD, EOS, UNK and the 256 bytes.
+            size: The number of pieces, including PAD, EOS, UNK and the 256 bytes.
 
         Raises:
-            BadInput: no text, or a size that this text cannot have.
+            BadInput: There is no text, or the text cannot yield a vocabulary of this size.
         """
         counts = word_counts(sentences)
         if len(counts) >= _MANY_WORDS:
@@ -144,7 +148,9 @@ class Vocabulary:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=_table(counts, failures),
                 model_writer=model,
-                vocab_size=max(size, _FIRST_BYTE),  # below, the error is a riddle
+                vocab_size=max(
+                    size, _FIRST_BYTE
+                ),  # smaller sizes raise an error that does not name the size
                 **_LEARNING,
             )
         except RuntimeError as error:
@@ -155,25 +161,25 @@ class Vocabulary:
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabulary:
-        """Reads what `save` wrote.
+        """Read a vocabulary that `save` wrote.
 
         Raises:
-            BadInput: the file is missing, damaged, or not of our making.
+            BadInput: The file is missing or damaged, or another program made it.
         """
         path = Path(directory) / _MODEL
         try:
             return cls(path.read_bytes())
         except (OSError, RuntimeError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "damaged, or of another making"
+            reason = getattr(error, "strerror", None) or "damaged, or made by another program"
             raise BadInput(
-                f"cannot use the vocabulary {path} ({reason}): wanted the file that training "
-                "writes there; check the directory, copy the file again, or train again"
+                f"cannot use the vocabulary {path} ({reason}); wanted the file that training "
+                "writes there: check the directory, copy the file again, or train again"
             ) from error
 
     def save(self, directory: str | Path) -> None:
-        """Writes the model and, for people to read, its pieces and their ranks.
+        """Write the model file, and a listing of its pieces and scores for people to read.
 
-        Each file appears whole or not at all, the model last.
+        Each file appears whole or not at all; the model is written last.
         """
         (directory := Path(directory)).mkdir(parents=True, exist_ok=True)
         piece, score = self._processor.id_to_piece, self._processor.get_score
@@ -185,12 +191,12 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """The number of pieces; ids are below it."""
+        """The number of pieces; ids run from 0 to `size` - 1."""
         return self._processor.get_piece_size()
 
     @property
     def pieces(self) -> list[str]:
-        """The pieces by id, for formats that hold a list of their own."""
+        """The pieces in order of their ids, for file formats that contain a list of them."""
         return [self._processor.id_to_piece(i) for i in range(self.size)]
 
     @cached_property
@@ -200,9 +206,9 @@ class Vocabulary:
 
     @property
     def producible(self) -> np.ndarray:
-        """Which ids decoding may choose: [size] bool.
+        """Mask of the ids that decoding may choose: [size] bool.
 
-        Not PAD and UNK, nor the bytes of ASCII's control characters: no encoded text contains
+        PAD, UNK and the bytes of ASCII's control characters are excluded: no encoded text contains
         them, so no model learns where they belong, and <0x0A> would break the line.
         """
         mask = np.ones(self.size, bool)
@@ -212,19 +218,20 @@ class Vocabulary:
         return mask
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Ids of each sentence, ending with EOS. 29,000 sentences take about 0.15 s."""
+        """Return the ids of each sentence, ending with EOS; 29,000 sentences take about 0.15 s."""
         return self._processor.encode(list(map(_fold, sentences)), add_eos=True)
 
     def encode_flat(self, sentences: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """`encode` as arrays and on one core: each word is encoded once and remembered.
+        """Encode into flat arrays, on one core, with a cache of encoded words.
 
-        The ids are the same because no piece reaches across a space, and none of the normaliser's
-        225,276 rules has one in what it matches. Of Multi30k 280,000 sentences take a second
-        (sentencepiece's own encoding: 119,000), of news 136,000 (59,000).
+        The ids equal those of `encode`, because no piece reaches across a space, and none of the
+        normaliser's 225,276 rules matches a text with a space. Throughput: 280,000 sentences of
+        Multi30k per second (sentencepiece's own encoding: 119,000), 136,000 of news text (59,000).
 
         Returns:
-            The ids of all sentences one after another, each ending with EOS: [sum of lengths]
-            uint16, or int32 if `size` is above 65,536. And the lengths: int64 [sentences].
+            ids: The ids of all sentences one after another, each sentence ending with EOS:
+                [sum of lengths] uint16, or int32 if `size` is above 65,536.
+            lengths: int64 [sentences], EOS included.
         """
         ids_of, dtype = self._words.__getitem__, self._words.dtype
         eos = np.array(EOS, dtype).tobytes()
@@ -235,14 +242,14 @@ class Vocabulary:
     def encode_at_random(
         self, sentences: Sequence[str], dropout: float, seed: int
     ) -> list[list[int]]:
-        """`encode` with every merge left out by this chance: BPE dropout.
+        """Encode with BPE dropout: each merge is left out with probability `dropout`.
 
-        Provilkov et al. 2020, arXiv:1910.13267. 75,000 sentences of Multi30k a second; with 0.05
-        they have 1.18 times as many pieces. One seed gives one result, if no other thread calls
-        this: the seed is the process's.
+        Provilkov et al. 2020, arXiv:1910.13267. 75,000 sentences of Multi30k per second; with a
+        dropout of 0.05 they have 1.18 times as many pieces. The result is a function of the seed
+        as long as no other thread calls this method, because the generator is the process's.
         """
         sentencepiece.set_random_generator_seed(seed % 2**31)  # it ignores 2^32 - 1
-        # One thread: each begins with the seed, and which sentences it gets may differ.
+        # One thread: every thread starts with the seed, but which sentences it gets may vary.
         return self._processor.encode(
             list(map(_fold, sentences)),
             add_eos=True,
@@ -253,36 +260,36 @@ class Vocabulary:
         )
 
     def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes]]:
-        """Pickled as the model alone: what was remembered, and the graph's copy, are made again."""
+        """Pickle the model alone; the cached words and the graph's copy are built anew."""
         return Vocabulary, (self._model,)
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """One line of text per row, up to its first EOS; PAD is skipped.
+        """Return one line of text per row, decoded up to its first EOS; PAD is skipped.
 
         Raises:
-            IndexError: an id is not below `size`.
+            IndexError: An id is `size` or greater.
         """
         rows = [[int(i) for i in takewhile(lambda i: i != EOS, row) if i != PAD] for row in ids]
         return list(map(_fold, self._processor.decode(rows)))
 
     @cached_property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
-        """The graph's copy of the model.
+        """The copy of the model for `encode_graph` and `decode_graph`.
 
-        A tf.Module whose functions use it must keep it in an attribute (`self.tokenizer =
-        vocabulary.tokenizer`), or saving it fails with "untracked resource".
+        A tf.Module whose functions use the tokenizer must keep it in an attribute (`self.tokenizer
+        = vocabulary.tokenizer`); otherwise saving the module fails with "untracked resource".
         """
         import tensorflow as tf
         import tensorflow_text
 
-        # Outside any graph that is being traced: the first use is often in Dataset.map.
+        # Outside the graph that is being traced: the first use is often in Dataset.map.
         with tf.init_scope():
             return tensorflow_text.SentencepieceTokenizer(self._model, tf.int32, add_eos=True)
 
     def encode_graph(self, sentences: tf.Tensor) -> tf.RaggedTensor:
-        """`encode` as graph operations: [batch] string to ragged [batch, (length)] int32.
+        """Encode by graph operations: [batch] string to ragged [batch, (length)] int32.
 
-        Bytes that are not UTF-8 count as U+FFFD, as in bytes.decode("utf-8", "replace").
+        Bytes that are not UTF-8 are read as U+FFFD, as in bytes.decode("utf-8", "replace").
         """
         import tensorflow as tf
 
@@ -290,10 +297,10 @@ class Vocabulary:
         return self.tokenizer.tokenize(tf.strings.regex_replace(text, f"[{_LINE_ENDS}]", " "))
 
     def decode_graph(self, ids: tf.Tensor) -> tf.Tensor:
-        """`decode` as graph operations: [batch, length] int32 to [batch] string.
+        """Decode by graph operations: [batch, length] int32 to [batch] string.
 
         Raises:
-            tf.errors.OutOfRangeError: an id before the first EOS is not below `size`.
+            tf.errors.OutOfRangeError: An id before the first EOS is `size` or greater.
         """
         import tensorflow as tf
 
@@ -304,7 +311,7 @@ class Vocabulary:
 
 
 class _Words(dict[str, bytes]):
-    """{word: its ids as bytes}, each found out when it is first asked for."""
+    """Cache of {word: its ids as bytes}; a missing word is encoded when it is looked up."""
 
     def __init__(self, processor: sentencepiece.SentencePieceProcessor):
         super().__init__()
@@ -319,9 +326,10 @@ class _Words(dict[str, bytes]):
 
 
 def _table(counts: Counter[str], failures: list[BaseException]) -> Iterator[str]:
-    """Lines of word, tab and count, each forgotten here when sentencepiece has it.
+    """Yield lines of word, tab and count, and remove each word from `counts`.
 
-    Keeps in `failures` the exception that sentencepiece would replace by a RuntimeError: Ctrl-C.
+    sentencepiece replaces an exception raised here, such as Ctrl-C's, by a RuntimeError; the
+    original is appended to `failures`.
     """
     try:
         while counts:

@@ -1,4 +1,4 @@
-"""How often the words of a text occur, in bounded memory: what a vocabulary is learnt from."""
+"""Word counts of a text, in bounded memory; the vocabulary is learnt from them."""
 
 import sys
 from collections import Counter
@@ -8,18 +8,18 @@ from operator import itemgetter
 
 from tqdm import tqdm
 
-# Sentences counted by one call of Counter.update, which is slow to begin: 400,000 sentences of news
-# a second; one at a time it is 300,000.
+# Sentences per call of Counter.update, which has a high overhead: it counts 400,000 sentences of
+# news text per second this way, and 300,000 one at a time.
 _COUNTED_AT_ONCE = 256
-# What sentencepiece is given at most: it takes 56 bytes for each character of each distinct word.
+# The most that sentencepiece is given; it takes 56 bytes per character of each distinct word.
 _MOST_WORDS, _MOST_CHARACTERS = 1 << 23, 100_000_000
 
 
 def word_counts(sentences: Iterable[str]) -> Counter[str]:
-    """How often each word occurs; a word is what stands between spaces, be it nothing."""
+    """Count the words of the sentences, split at each space; empty words are counted, too."""
     counts: Counter[str] = Counter()
     iterator = iter(sentences)
-    # Drawn ten times a second for a person, twice a minute for a log file; not if it is soon done.
+    # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(desc="vocabulary", unit=" sentences", unit_scale=True, delay=2, mininterval=interval)
     with bar:
@@ -32,7 +32,7 @@ def word_counts(sentences: Iterable[str]) -> Counter[str]:
 
 
 def _most_frequent(counts: Counter[str]) -> Counter[str]:
-    """As many words as sentencepiece has room for; of equally frequent ones those read first."""
+    """Return the most frequent words that sentencepiece has room for; the first read win ties."""
     if len(counts) <= _MOST_WORDS and sum(map(len, counts)) <= _MOST_CHARACTERS:
         return counts
     ranked = sorted(counts.items(), key=itemgetter(1), reverse=True)[:_MOST_WORDS]

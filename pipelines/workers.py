@@ -1,4 +1,4 @@
-"""A function over items in other processes, in order, with few items in memory."""
+"""A map over items by worker processes, in order, with few items in memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from pipelines.errors import BadInput
 
 
 def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """`function` of each item, by one process a core; a single item is done in this one.
+    """Yield `function(item)` for each item, in order, computed by one worker process per core.
 
-    Ctrl-C is for this process alone, and its workers end with it, however it ends.
+    A single item is computed in the calling process. The workers ignore Ctrl-C, and end when the
+    calling process ends, even if it is killed.
 
     Args:
-        function: Is pickled once for each process. A script that calls this needs the usual
-            `if __name__ == "__main__"`, since each process imports it.
-        items: Drawn as there is work to do: so many as there are processes, and three more.
+        function: Pickled once per worker. A script that calls this needs the usual
+            `if __name__ == "__main__"`, because each worker imports it.
+        items: Read as the work proceeds; at most three more than there are workers are in memory.
 
     Raises:
         BadInput: A worker was killed.
@@ -36,7 +37,7 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
         yield from map(function, first)
         return
     count = _cores()
-    # Not forked: TensorFlow's threads would not survive that.
+    # Not "fork": TensorFlow's threads would not survive it.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, context, _begin, (function,)) as pool:
         pending: collections.deque[Future[Any]] = collections.deque()
@@ -49,22 +50,22 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
                 yield pending.popleft().result()
         except BrokenProcessPool:
             raise BadInput(
-                "a process that prepared text was killed, maybe for want of memory; what it had "
-                "finished is kept: run the same command again"
+                "a worker process that encodes text was killed, perhaps for lack of memory; the "
+                "finished shards are kept: run the same command again"
             ) from None
 
 
 def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # what this process may use, where that can be asked
+    if hasattr(os, "sched_getaffinity"):  # not on macOS: the cores this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-_function: Callable[[Any], Any]  # of a worker
+_function: Callable[[Any], Any]  # set in each worker
 
 
 def _begin(function: Callable[[Any], Any]) -> None:
-    """Makes this process a worker."""
+    """Set up this process as a worker."""
     global _function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _function = function

@@ -30,13 +30,13 @@ from pipelines.encode import (
     Pair,
     block_fingerprint,
     blocks,
-    fetch,
-    finished,
-    prepare,
+    encode_split,
+    fetch_split,
+    find_manifest,
     text_fingerprint,
 )
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, Prepared
+from pipelines.shards import MANIFEST, EncodedSplit
 from pipelines.vocabulary import FILES, Vocabulary
 from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
@@ -93,7 +93,7 @@ class Corpus:
 
         Raises:
             BadInput: the text has changed since the vocabulary was learnt from it; and as
-                `pipelines.encode.prepare`.
+                `pipelines.encode.encode_split`.
         """
         vocabulary, limit = self.vocabulary, self.config.data.max_length
         if not (wanted := _read_json(str(self.workdir)).get("text")):
@@ -103,14 +103,16 @@ class Corpus:
             )
         name = hashlib.sha256(f"{wanted} {vocabulary.fingerprint} {limit}".encode()).hexdigest()
         directory = f"{self.home}/prepared/train-{name[:12]}"
-        if (self.has_begun or self.shared) and finished(vocabulary, limit, directory):
+        if (self.has_begun or self.shared) and find_manifest(vocabulary, limit, directory):
             return directory
         if beam_options is None:
-            manifest = prepare(self._train_text, vocabulary, limit, directory)
+            manifest = encode_split(self._train_text, vocabulary, limit, directory)
         else:
-            from pipelines.encode_on_beam import prepare_on_beam
+            from pipelines.encode_on_beam import encode_split_on_beam
 
-            manifest = prepare_on_beam(self._train_text, vocabulary, limit, directory, beam_options)
+            manifest = encode_split_on_beam(
+                self._train_text, vocabulary, limit, directory, beam_options
+            )
         if manifest["text"] != wanted:
             storage.remove(directory, MANIFEST)
             raise BadInput(
@@ -119,13 +121,13 @@ class Corpus:
             )
         return directory
 
-    def train(self) -> Prepared:
+    def train(self) -> EncodedSplit:
         """The training split, pairs longer than `max_length` dropped."""
         directory = self.prepare_train()
         if storage.is_address(directory):
             local = self.workdir / "prepared" / Path(directory).name
             if not self.made:
-                fetch(directory, local)
+                fetch_split(directory, local)
             directory = str(local)
         return self._load("train", directory)
 
@@ -142,18 +144,18 @@ class Corpus:
             altered_updates=round((1 - train.cooldown_share) * train.train_steps),
         )
 
-    def _alterations(self, prepared: Prepared) -> Iterator[Alteration]:
+    def _alterations(self, prepared: EncodedSplit) -> Iterator[Alteration]:
         train, most = self.config.train, self.config.data.max_length
         if train.bpe_dropout:
             yield BpeDropout(self.vocabulary, train.bpe_dropout, most, train.seed)
         if train.auxiliary_tasks:
             yield AuxiliaryTasks(self.vocabulary, prepared, most, train.seed)
 
-    def held_out(self, split: str, folder: Path) -> Prepared:
+    def held_out(self, split: str, folder: Path) -> EncodedSplit:
         """Dev or test, prepared in `folder`; only what the decoder would cut is dropped."""
         limit, directory = self.config.decode.max_source_length, folder / split
         if not self.made:
-            prepare(lambda: self._examples(split), self.vocabulary, limit, directory)
+            encode_split(lambda: self._examples(split), self.vocabulary, limit, directory)
         return self._load(split, str(directory))
 
     def _examples(self, split: str) -> Iterator[Pair]:
@@ -234,10 +236,10 @@ class Corpus:
         if self.shared and not self._described():
             self._copy(str(self.workdir), self.shared)
 
-    def _load(self, split: str, directory: str) -> Prepared:
+    def _load(self, split: str, directory: str) -> EncodedSplit:
         """What was prepared, reported on stderr by who made it."""
         try:
-            prepared = Prepared.load(directory)
+            prepared = EncodedSplit.load(directory)
         except OSError as error:
             raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
         except (ValueError, KeyError) as error:

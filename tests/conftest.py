@@ -102,12 +102,12 @@ def toy_vocabulary(toy_pairs):
 @pytest.fixture(scope="session")
 def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
     """The pairs, prepared."""
-    from pipelines.encode import prepare
-    from pipelines.shards import Prepared
+    from pipelines.encode import encode_split
+    from pipelines.shards import EncodedSplit
 
     directory = tmp_path_factory.mktemp("toy")
-    prepare(lambda: toy_pairs, toy_vocabulary, 256, directory)
-    return Prepared.load(directory)
+    encode_split(lambda: toy_pairs, toy_vocabulary, 256, directory)
+    return EncodedSplit.load(directory)
 
 
 @pytest.fixture(scope="session")

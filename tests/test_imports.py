@@ -33,8 +33,8 @@ BACKEND_FREE = {
     if name.startswith("t2t_repro.model.")
     or name.removeprefix("t2t_repro.")
     in (
-        *("config", "settings", "decoding.beam_search", "paper.cost", "scoring.bleu"),
-        *("training.loss", "training.optimizer", "training.schedule"),
+        *("config", "settings", "decoding.beam_search", "decoding.decoder", "paper.cost"),
+        *("scoring.bleu", "training.loss", "training.optimizer", "training.schedule"),
     )
 }
 BACKEND_FREE_LIBRARIES = {"keras", "numpy", "sacrebleu", "sacremoses", "yaml"}

@@ -15,8 +15,14 @@ from paths import ROOT
 pytest.importorskip("jax", reason="a dev extra")
 
 FILES = (
-    *("model/test_attention", "model/test_layers", "model/test_table1_layers"),
-    *("model/test_transformer", "training/test_loss", "training/test_schedule"),
+    *("model/test_attention", "model/test_fast_ops", "model/test_layers"),
+    "model/test_keras_objects",
+    *(
+        "model/test_table1_layers",
+        "model/test_transformer",
+        "training/test_loss",
+        "training/test_schedule",
+    ),
     *("decoding/test_beam_search", "decoding/test_decoder"),
 )
 

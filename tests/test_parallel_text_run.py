@@ -8,7 +8,7 @@ import commands
 import numpy as np
 import pytest
 
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 from pipelines.sources import parallel_text
 from pipelines.toy import toy_ende
 
@@ -89,7 +89,7 @@ def test_a_share_is_split_off_for_dev_and_for_test(folder, aligned):
     assert sorted(pair for pairs in splits.values() for pair in pairs) == sorted(PAIRS)
     for split in ("train", "dev"):
         (directory,) = aligned.glob(f"prepared/{split}*")
-        assert len(Prepared.load(directory)) == len(splits[split])
+        assert len(EncodedSplit.load(directory)) == len(splits[split])
     assert 20 < len(splits["dev"]) < 60
 
 

@@ -1,1 +1,1 @@
-"""Training text that is altered in each epoch; not in the paper."""
+"""Data augmentation: the training split is altered anew in each epoch. Not in the paper."""

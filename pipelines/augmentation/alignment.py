@@ -1,7 +1,8 @@
-"""Which words of a pair translate each other: IBM model 1 (Brown et al. 1993, J93-2003), both ways.
+"""Word alignment by IBM model 1 (Brown et al. 1993, J93-2003) in both directions.
 
-Of a target word the likeliest source word, of a source word the likeliest target word; a link is
-what both agree on. No word stays without an origin, there being no empty one.
+One direction finds the most likely source word of each target word, the other the most likely
+target word of each source word. A link is a pair of words found by both. The model has no empty
+word, so every word has an origin.
 """
 
 from collections import Counter
@@ -16,16 +17,16 @@ _ROUNDS = 6  # of expectation and maximisation
 
 
 def links(pairs: Sequence[Words]) -> list[list[tuple[int, int]]]:
-    """Links (index of a source word, index of a target word) of each pair, in order.
+    """Return, for each pair, its links (index of a source word, index of a target word) in order.
 
-    Everything is in memory, 130 bytes for every source word times target word of a pair: 29,000
-    captions have 4.6 million of these and take 4 s.
+    Everything is held in memory: 130 bytes for each combination of a source word and a target word
+    of a pair. 29,000 captions have 4.6 million combinations and take 4 s.
     """
     source, target = (_numbered(side) for side in zip(*pairs, strict=True))
     sizes = [(len(s), len(t)) for s, t in pairs]
-    # One cell for each word of one side beside each of the other.
+    # One cell for each combination of a source word and a target word.
     cells = np.array([m * n for m, n in sizes])
-    ends = np.cumsum([[0, 0], *sizes], axis=0)  # of the words before each pair
+    ends = np.cumsum([[0, 0], *sizes], axis=0)  # words before each pair
     inside = np.arange(cells.sum()) - np.repeat(np.cumsum(cells) - cells, cells)
     rows, columns = np.divmod(inside, np.repeat([n for _, n in sizes], cells))
     places = [
@@ -42,7 +43,7 @@ def links(pairs: Sequence[Words]) -> list[list[tuple[int, int]]]:
 def lexicon(
     pairs: Sequence[Words], found: Sequence[list[tuple[int, int]]]
 ) -> list[tuple[str, str]]:
-    """The pairs of words that are linked more than once."""
+    """Return the pairs of words (source, target) that are linked more than once."""
     times = Counter(
         (source[s], target[t])
         for (source, target), linked in zip(pairs, found, strict=True)
@@ -52,7 +53,7 @@ def lexicon(
 
 
 def _numbered(sentences: Sequence[list[str]]) -> np.ndarray:
-    """The words of all sentences, one after another, as numbers: int [words]."""
+    """Return the words of all sentences, in order, as numbers: int [words]."""
     numbers: dict[str, int] = {}
     return np.array(
         [numbers.setdefault(word, len(numbers)) for words in sentences for word in words]
@@ -60,12 +61,12 @@ def _numbered(sentences: Sequence[list[str]]) -> np.ndarray:
 
 
 def _likeliest(entries: np.ndarray, origins: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Whether a cell holds the likeliest origin of the word that stands at its place: bool [cells].
+    """Mark the cells with the most likely origin of the word at their place: bool [cells].
 
     Args:
-        entries: which pair of words a cell has: int [cells].
-        origins: which of the two the other comes from.
-        places: where the other stands.
+        entries: Int [cells], the number of each cell's pair of words.
+        origins: Int [cells], the number of the word that the other one comes from.
+        places: Int [cells], the position of the other word in the text.
     """
     origin_of = np.zeros(entries.max() + 1, np.int64)
     origin_of[entries] = origins
@@ -77,7 +78,7 @@ def _likeliest(entries: np.ndarray, origins: np.ndarray, places: np.ndarray) -> 
     of_cells = likelihood[entries]
     most = np.zeros(places.max() + 1)
     np.maximum.at(most, places, of_cells)
-    # Of a word that comes twice the first, so that no word has two links.
+    # If the most likely origin occurs twice in the sentence, take the first: no word has two links.
     best = np.flatnonzero(of_cells == most[places])
     _, first = np.unique(places[best], return_index=True)
     chosen = np.zeros(len(places), bool)

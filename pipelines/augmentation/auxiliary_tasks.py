@@ -1,11 +1,11 @@
-"""Every training pair a second time, as another task. Not in the paper.
+"""Auxiliary tasks: each training pair a second time, with an unnatural target. Not in the paper.
 
-After Sanchez-Cartagena et al. 2021 (arXiv:2109.03645): the second pair's target is one that nobody
-would write, so that what is before a word says little about it, and the decoder has to look at the
-source. Half of these have the words of the target in reverse order; in the others about half of the
-words that translate each other give way, on both sides, to other words that do. A mark in front of
-the source says which. What is translated later has none; so the last part of a run, in which the
-learning rate falls to 0, reads the pairs alone.
+After Sanchez-Cartagena et al. 2021 (arXiv:2109.03645). Nobody would write the target of a second
+pair, so the words before a word say little about it, and the decoder has to look at the source.
+Half of the second pairs have the words of the target in reverse order. In the other half, about
+half of the linked words are replaced, on both sides, by two other words that translate each other.
+A mark at the start of the source names the task. Text to be translated has no mark, so the last
+part of a run, in which the learning rate falls to 0, reads the original pairs alone.
 """
 
 from __future__ import annotations
@@ -17,39 +17,44 @@ import numpy as np
 
 from pipelines.augmentation.alignment import Words, lexicon, links
 from pipelines.errors import BadInput
-from pipelines.shards import Prepared, as_shard
+from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import MARKS, Vocabulary
 
 _REVERSED, _REPLACED = MARKS
-_SHARE = 0.5  # of the links whose words are replaced; the paper's alpha
-# Source times target pieces of a pair, summed; to align as many takes 13 GB at most.
+_SHARE = 0.5  # of the links have their words replaced; the article's alpha
+# Source pieces times target pieces, summed over the pairs; aligning this many takes at most 13 GB.
 _MOST_CELLS = 10**8
 
 
 @dataclasses.dataclass(frozen=True)
 class AuxiliaryTasks:
-    """Adds to a split. An epoch gets the same pairs whenever it is read.
+    """An alteration that adds second pairs to a split; they are a function of (seed, epoch).
 
     Raises:
-        BadInput: the split is too large for its words to be aligned in memory.
+        BadInput: The split is too large for its words to be aligned in memory.
     """
 
     vocabulary: Vocabulary
-    prepared: Prepared  # the split, in any pieces
-    most: int  # pieces of a side; a second pair that would have more is left out
+    split: EncodedSplit  # the pairs to derive second pairs from
+    max_length: int  # most pieces on a side; longer second pairs are left out
     seed: int
 
     def __post_init__(self) -> None:
-        cells = int(self.prepared.lengths.astype(np.int64).prod(1).sum())
+        cells = int(self.split.lengths.astype(np.int64).prod(1).sum())
         if cells > _MOST_CELLS:
             raise BadInput(
-                "auxiliary_tasks: for small corpora, up to about 400,000 captions; this one has "
-                f"{len(self.prepared):,} pairs, too long or too many: leave it out"
+                "auxiliary_tasks: wanted a small corpus, at most about 400,000 captions; this one "
+                f"has {len(self.split):,} pairs, which are too many or too long: leave it out"
             )
 
-    def __call__(self, split: Prepared, epoch: int) -> Prepared:
-        """The split and, behind it, the second pairs of an epoch; 29,000 of these a second."""
-        # The third number keeps these draws apart from those that shuffle the batches.
+    def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
+        """Return the split followed by the epoch's second pairs; 29,000 of them take a second.
+
+        Args:
+            split: The same pairs as `self.split`, in any pieces.
+            epoch: The epoch's number.
+        """
+        # The third number separates these draws from the draws that shuffle the batches.
         rng = np.random.default_rng([self.seed, epoch, 1])
         reverse = rng.random(len(self._words)) < 0.5
         texts = [
@@ -60,16 +65,14 @@ class AuxiliaryTasks:
                  for side in zip(*texts, strict=True)]  # fmt: skip
         marks = np.where(reverse, _REVERSED, _REPLACED).tolist()
         pairs = [([mark, *s], t) for mark, s, t in zip(marks, *sides, strict=True)]
-        short = [pair for pair in pairs if max(map(len, pair)) <= self.most]
+        short = [pair for pair in pairs if max(map(len, pair)) <= self.max_length]
         return split.with_shard(*as_shard(short, split.ids[0].dtype))
 
     @cached_property
     def _words(self) -> list[Words]:
-        """The text that the split was made from."""
-        pairs, (s, t) = np.arange(len(self.prepared)), self.prepared.lengths.max(0)
-        sides = (
-            self.vocabulary.decode(side.tolist()) for side in self.prepared.padded(pairs, s, t)
-        )
+        """The words of each pair of the split."""
+        pairs, (s, t) = np.arange(len(self.split)), self.split.lengths.max(0)
+        sides = (self.vocabulary.decode(side.tolist()) for side in self.split.padded(pairs, s, t))
         return [(source.split(), target.split()) for source, target in zip(*sides, strict=True)]
 
     @cached_property

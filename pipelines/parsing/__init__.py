@@ -1,1 +1,1 @@
-"""Constituency trees: reading treebanks, trees as target strings, and back (section 6.3)."""
+"""Constituency parsing (section 6.3): treebanks, trees as target strings, and back."""

@@ -1,9 +1,9 @@
-"""More training trees out of few: other words, parts of trees, two in one. Not in the paper.
+"""Data augmentation for a small treebank: other words, parts of trees, joined trees.
 
-A treebank of a few thousand trees has many of its words once, and a model learns them by heart
-where it should learn to copy. Words of the classes that take in new ones are exchanged for others
-with the same tag, so that the tree stays right. It loses its place in long sentences, of which
-there are few: two trees joined, one after the other, make more.
+This is not in the paper. In a treebank of a few thousand trees many words occur once, and a model
+memorises them where it should learn to copy. Words of open classes are replaced by others with the
+same tag, so that the tree stays correct. The model also loses its place in long sentences, of which
+there are few; joining two trees makes more of them.
 """
 
 import random
@@ -14,18 +14,22 @@ from pipelines.parsing.trees import Leaf, Tree, joined, subtrees
 
 OPEN_TAGS = {"NN", "NNS", "NNP", "NNPS", "JJ", "JJR", "JJS", "RB"}
 OPEN_TAGS |= {"VB", "VBD", "VBG", "VBN", "VBP", "VBZ", "CD"}
-SHARE = 0.3  # of the words with these tags that are drawn anew
-LEAST = 4  # words of a part
-_SEED = 1  # the training text is read more than once, and has to be the same
+SHARE = 0.3  # of the words with these tags are replaced
+LEAST = 4  # the fewest words of a part
+_SEED = 1  # fixed: the training text is read several times and must be the same each time
 
-_Words = dict[str, tuple[list[str], list[str]]]  # {tag: (as often as they are there, each once)}
+_Words = dict[str, tuple[list[str], list[str]]]  # {tag: (all its words, its distinct words)}
 
 
 def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
-    """Yields, of each tree, `copies` alone, as many joined with the tree after it, and its parts.
+    """Yield altered trees: of each tree, copies, copies joined with the next tree, and its parts.
 
-    All have other words. Each part comes once: the brackets over at least LEAST words but not over
-    all; of GUM's 3,707 trees 26,595.
+    All of them have other words. The parts of a tree are its brackets over at least `LEAST` words
+    but not over all; each part comes once. GUM's 3,707 trees have 26,595 parts.
+
+    Args:
+        gold: The treebank's trees.
+        copies: The number of copies of each tree, and likewise of joined copies.
     """
     draw = random.Random(_SEED)
     words = _words_by_tag(gold)
@@ -44,7 +48,7 @@ def _words_by_tag(gold: Sequence[Tree]) -> _Words:
 
 
 def _with_other_words(tree: Tree, words: _Words, draw: random.Random) -> Tree:
-    """Half of the new words are drawn by how frequent they are, half are any with the tag."""
+    """Replace a share of the words: half by frequency, half uniformly among those with the tag."""
     leaves = []
     for place, leaf in enumerate(tree.leaves):
         word = leaf.word

@@ -1,26 +1,27 @@
-"""A tree as a string that a sequence-to-sequence model can write, and back.
+"""Trees as strings that a sequence-to-sequence model can write, and back.
 
     the words   The cat sleeps .
     the tree    (TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))
     the target  openS openNP DT NN closeNP openVP VBZ closeVP . closeS
 
 As in Vinyals et al. 2015 (arXiv:1412.7449), closing brackets name what they close. A word is
-written as its part-of-speech tag, as in the authors' first code: words need not be spelt again,
-since they are known from the source, where byte pairs leave none unknown; and tags can be scored,
-which Vinyals's XX for every word could not. The label of a closing bracket is said twice, and that
-is what a broken output is mended by. TOP is left out: every tree has it.
+written as its part-of-speech tag, as in the first code of the paper's authors. The words are known
+from the source, where byte pairs leave none unknown, so they need not be spelt again; and tags can
+be scored, unlike the XX that Vinyals et al. write for every word. Labels of closing brackets are
+redundant, and that redundancy is used to repair a malformed output. TOP is left out, because every
+tree has it.
 
 With `spell_words` the word comes before its tag:
 
     openS openNP The_DT cat_NN closeNP openVP sleeps_VBZ closeVP ._. closeS
 
-so that a model knows where it is by copying, where it would have to count; a few thousand trees do
-not teach it that (docs/results.md). The target is twice as long. On the way back the words serve to
-find which word of the source each tag is of, where some were left out or said twice.
+The model then keeps its place by copying, where it would otherwise have to count, and a few
+thousand trees do not teach it to count (docs/results.md). The target is twice as long. When an
+output is read, its words serve to align its tags with the source if words are missing or repeated.
 
-Brackets are spelt in letters because the tokeniser joins letters with letters only. "(NP" would
-always be two pieces, and a target of the Wall Street Journal 99 pieces on average instead of 62. As
-it is, a symbol is one piece if it is frequent.
+Brackets are spelt in letters because the tokeniser joins letters only with letters. "(NP" would
+always be two pieces, and a target of the Wall Street Journal would have 99 pieces on average
+instead of 62. With letters, a frequent symbol is one piece.
 """
 
 import re
@@ -29,23 +30,23 @@ from collections.abc import Sequence
 
 from pipelines.parsing.trees import Bracket, Leaf, Tree, bracketed, rooted, symbols
 
-# Penn's tag of a word that cannot be told, here of one that the output says nothing about.
+# Penn's tag of a word whose part of speech is unknown; here, of a word that the output leaves out.
 UNKNOWN_TAG = "XX"
 OPEN, CLOSE = "open", "close"
 _SPELT = {"(": OPEN, ")": CLOSE}
-# Nothing else can stand in a label or tag of a bracketed tree.
+# The characters that a label or tag of a bracketed tree may hold.
 _SYMBOL = re.compile(r"[^()\s]+", re.ASCII)
-SPELT_WORD = "(.+)_(.+)"  # and its tag; neither treebank that was at hand has _ in a label or tag
+SPELT_WORD = "(.+)_(.+)"  # word and tag; no label or tag in GUM or NLTK's Penn sample has _
 _spelt_word = re.compile(SPELT_WORD).fullmatch
-# Marks that Penn tags in one way only.
+# {punctuation mark: its tag}, for the marks to which Penn gives one tag only.
 MARKS = {",": ",", ".": ".", "?": ".", "!": ".", ":": ":", ";": ":", "--": ":", "...": ":"}
 MARKS |= {"``": "``", "''": "''"}
-# As other treebanks spell them. A plain " opens as often as it closes: EVALB deletes either tag.
+# The spellings of other treebanks. A plain " may open or close; EVALB deletes both tags.
 MARKS |= {"“": "``", "”": "''", '"': "''", "…": ":", "—": ":"}
 
 
 def linear(tree: Tree, spell_words: bool = False) -> str:
-    """The target of a normalised tree."""
+    """Return the target string of a normalised tree."""
 
     def symbol(kind: str, item: Bracket | Leaf) -> str:
         if isinstance(item, Leaf):
@@ -58,13 +59,17 @@ def linear(tree: Tree, spell_words: bool = False) -> str:
 
 
 def restored(text: str, words: Sequence[str]) -> Tree:
-    """The tree with exactly these words that a target says, or comes nearest to saying.
+    """Return the tree over exactly these words that a target describes, repaired if necessary.
 
-    Whatever the text, there is one. A closing bracket also closes what is open inside of its own,
-    and counts for nothing if it has none; brackets without a word are dropped. Where words are
-    spelt, `_places` finds which are meant. Else words too many are cut off, and those missing go
-    into the innermost bracket still open, or else into the outermost of those that end last. See
-    `_tags` for the tags then.
+    Every text yields a tree, by these rules. A closing bracket also closes the brackets that are
+    open inside its own, and is ignored if no open bracket has its label. Brackets without a word
+    are dropped. If the text spells words, `_places` aligns them with `words`. If not, surplus words
+    are cut off, and missing words go into the innermost bracket still open, or else into the
+    outermost of the brackets that end last. `_tags` sets the tags of a repaired tree.
+
+    Args:
+        text: A target, or a model's output.
+        words: The sentence.
     """
     symbols = _SYMBOL.findall(text)
     said = [leaf for leaf in map(_leaf, symbols) if leaf]
@@ -91,18 +96,22 @@ def restored(text: str, words: Sequence[str]) -> Tree:
 
 
 def _leaf(symbol: str) -> Leaf | None:
-    """The tag, and the word if it is spelt; None of a bracket."""
+    """Return a symbol's tag, with its word if that is spelt, or None if it is a bracket."""
     if spelt := _spelt_word(symbol):
         return Leaf(spelt[2], spelt[1])
     return None if symbol.startswith((OPEN, CLOSE)) else Leaf(symbol, "")
 
 
 def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
-    """Which word each leaf is, and last how many words there are up to the end.
+    """Return the index in `words` at which each leaf of the output starts, and last `len(words)`.
 
-    Leaves without a word of their own share the place of the next one. Words that were said and are
-    there are matched, as many as can be in order. Between two of these, words are counted from the
-    left: those too many have no place, and those missing go with the word before.
+    A leaf that stands for no word has the start of the next leaf. Spelt words are matched with
+    `words` in order, as many as possible. Between two matches, leaves are counted from the left:
+    surplus leaves stand for no word, and missing words belong to the leaf before them.
+
+    Args:
+        said: The word that each leaf of the output spells, or "".
+        words: The sentence.
     """
     if not any(said):
         return [min(place, len(words)) for place in range(len(said) + 1)]
@@ -118,9 +127,9 @@ def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
 
 
 def _matches(said: Sequence[str], words: Sequence[str]) -> dict[int, int]:
-    """{number in `said`: number in `words`} of a longest common subsequence.
+    """Return a longest common subsequence as {index in `said`: index in `words`}.
 
-    Of several that which leaves out the last of `said`, and takes the first of `words`.
+    Among several, the one that leaves out late words of `said` and takes early words of `words`.
     """
     rows = [[0] * (len(words) + 1)]  # lengths for the first i of `said` and j of `words`
     for word in said:
@@ -136,10 +145,11 @@ def _matches(said: Sequence[str], words: Sequence[str]) -> dict[int, int]:
 
 
 def _tags(said: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> list[str]:
-    """A tag for each word: those that were said, if each has its word.
+    """Return a tag for each word: the output's tags, corrected unless they fit one to one.
 
-    Else tags may stand beside wrong words. Punctuation then gets its own tag, and no word one of
-    punctuation: EVALB deletes by tag, and would leave out the sentence as one of other words.
+    If leaves were surplus or missing, tags may stand beside wrong words. Punctuation then gets its
+    own tag, and no other word gets a tag of punctuation: EVALB deletes leaves by tag, and would
+    skip the sentence because its words differ from the reference's.
     """
     tags = [UNKNOWN_TAG] * len(words)
     for leaf, start, end in zip(said, places, places[1:], strict=False):
@@ -154,7 +164,7 @@ def _tags(said: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> 
 
 
 def _close(name: str, brackets: list[Bracket], opened: list[int], end: int) -> None:
-    """Closes the innermost open bracket of that name and all that is open in it."""
+    """Close the innermost open bracket with this label, and all that are open inside it."""
     depths = [depth for depth, number in enumerate(opened) if brackets[number].label == name]
     while depths and len(opened) > depths[-1]:
         number = opened.pop()
@@ -162,15 +172,16 @@ def _close(name: str, brackets: list[Bracket], opened: list[int], end: int) -> N
 
 
 def are_linear(targets: Sequence[str]) -> bool:
-    """Whether these are targets and not bracketed trees."""
+    """Return whether the strings are targets rather than bracketed trees."""
     return not any("(" in target for target in targets)
 
 
 def with_numbered_words(target: str, output: str) -> tuple[str, str]:
-    """A target and a model's output for it, both as bracketed trees over the words 1, 2, 3 ...
+    """Return a target and a model's output for it as bracketed trees over the words 1, 2, 3 ...
 
-    For scores of a run: its two trees have the same words, whatever they are. Punctuation stays
-    what it is, as far as the target's tags tell. Words that the target spells are these.
+    This lets a run's outputs be scored without the sentence: both trees have the same words, which
+    is all that matters. A word that the target spells is kept, and a word with a tag of punctuation
+    becomes that tag.
     """
     leaves, marks = filter(None, map(_leaf, _SYMBOL.findall(target))), MARKS.values()
     words = [

@@ -1,9 +1,10 @@
-"""The trees of `linear_trees`, from whatever a model wrote, by TensorFlow's own operations.
+"""The trees of `linear_trees` from a model's outputs, by graph operations on a whole batch.
 
-An export holds no Python. `bracketed(sentence, output)` is `trees.bracketed(linear_trees.restored(
-output, words))`, where the rules are told, of a whole batch at once.
+An export contains no Python. `bracketed(sentences, outputs)` therefore computes by TensorFlow's
+operations what `trees.bracketed(linear_trees.restored(output, words))` computes for one sentence;
+`linear_trees` states the rules.
 
-Axes: b sentences, w words, s symbols of an output; shorter rows end with "".
+Axes: b sentences, w words, s symbols of an output; shorter rows are padded with "".
 """
 
 from functools import partial
@@ -15,12 +16,12 @@ from pipelines.parsing.trees import ROOT
 
 
 def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Whole trees, in brackets, with exactly the words of the sentences.
+    """Return bracketed trees that have exactly the words of the sentences.
 
     Args:
-        sentences: String [b]. A word is what stands between ASCII's white space; a bracket in it is
-            written as treebanks do, and what is not UTF-8 as U+FFFD.
-        outputs: String [b], what a model wrote for each.
+        sentences: String [b]. ASCII white space separates the words. Brackets in words become -LRB-
+            and -RRB-, as in treebanks, and bytes that are not UTF-8 become U+FFFD.
+        outputs: String [b], a model's output for each sentence.
 
     Returns:
         String [b]; "" for a sentence without words.
@@ -36,7 +37,7 @@ def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     seen = tf.reduce_max(tf.where(is_tag, stop, 0), axis=1, keepdims=True)  # [b, 1]
     end = tf.where((seen < wanted) & _first_of_the_last(end), wanted, end)
     holds_words = opens & (start < end)
-    own = tf.where(is_tag, stop - start, 1)  # [b, s] words of each leaf
+    own = tf.where(is_tag, stop - start, 1)  # [b, s], number of words of each leaf
     as_said = tf.reduce_all(own == 1, axis=1, keepdims=True) & (_count(is_tag) == wanted)  # [b, 1]
     tags = tf.strings.regex_replace(symbols, f"^{SPELT_WORD}$", r"\2")
     tags = _at(is_tag & (own > 0), start, tags, words)
@@ -49,14 +50,14 @@ def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def _words(sentences: tf.Tensor) -> tf.Tensor:
-    """Strings [b] -> [b, w]."""
+    """Split sentences into words, with brackets escaped: string [b] -> [b, w]."""
     text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="replace")
     text = tf.strings.regex_replace(text, "[(]", "-LRB-")
     return _split(tf.strings.regex_replace(text, "[)]", "-RRB-"))
 
 
 def _split(text: tf.Tensor) -> tf.Tensor:
-    """Strings [b] -> what stands between ASCII's white space, [b, n]."""
+    """Split at ASCII white space: string [b] -> [b, n]."""
     return tf.strings.split(text).to_tensor("")
 
 
@@ -65,23 +66,24 @@ def _begin(symbols: tf.Tensor, prefix: str) -> tf.Tensor:
 
 
 def _count(mask: tf.Tensor) -> tf.Tensor:
-    """Bool [b, n] -> int32 [b, 1]."""
+    """Count the true values of each row: bool [b, n] -> int32 [b, 1]."""
     return tf.reduce_sum(tf.cast(mask, tf.int32), axis=1, keepdims=True)
 
 
 def _places(
     symbols: tf.Tensor, is_leaf: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Between which words each symbol stands, and for a leaf which are its own.
+    """Return the place of each symbol among the words; a leaf's words are [start, stop).
 
     Args:
         symbols: String [b, s].
-        is_leaf: Bool [b, s], which are not brackets.
-        spelt: Bool [b, s], which of these have their word before the tag.
+        is_leaf: Bool [b, s], which symbols are not brackets.
+        spelt: Bool [b, s], which leaves spell their word before the tag.
         words: String [b, w].
 
     Returns:
-        Int32 [b, s]: the words before a symbol; and those before the next leaf, at the end all.
+        start: Int32 [b, s], the number of words before each symbol.
+        stop: Int32 [b, s], the number of words before the next leaf, or of all words.
     """
     number = tf.cumsum(tf.cast(is_leaf, tf.int32), axis=1, exclusive=True)  # [b, s] leaves before
     wanted = _count(words != "")  # [b, 1]
@@ -105,14 +107,14 @@ def _places(
 
 
 def _next(values: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
-    """The least of the values [b, s] behind each; `last` [b, 1] behind the last one."""
+    """Return, for each position, the least later value: [b, s]; `last` [b, 1] follows them all."""
     columns = tf.range(tf.shape(values)[1])
     behind = tf.where(columns[:, None] < columns, values[:, None], last[:, None])  # [b, s, s]
     return tf.minimum(tf.reduce_min(behind, axis=2), last)
 
 
 def _matches(said: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-    """Which word each spelt one is, int32 [b, s], -1 for none: see `linear_trees._matches`."""
+    """Match spelt words with the sentence's, as `linear_trees._matches`: int32 [b, s], -1: none."""
     equal = (said[:, :, None] == words[:, None]) & spelt[:, :, None] & (words != "")[:, None]
     equal = tf.cast(equal, tf.int32)  # [b, s, w]
     columns = tf.range(tf.shape(words)[1])
@@ -141,19 +143,19 @@ def _matches(said: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
 def _ends(
     opens: tf.Tensor, closes: tf.Tensor, labels: tf.Tensor, seen: tf.Tensor, wanted: tf.Tensor
 ) -> tf.Tensor:
-    """Before which word each bracket ends, if at all it opens and closes.
+    """Return the number of words before the end of each bracket, at the symbol that opens it.
 
     Args:
         opens: Bool [b, s], which symbols open a bracket.
-        closes: Bool [b, s], which close one.
-        labels: String [b, s], of what kind.
-        seen: Int32 [b, s], the words before each symbol.
-        wanted: Int32 [b, 1], the words of the sentence, where what never closes ends.
+        closes: Bool [b, s], which symbols close one.
+        labels: String [b, s], the brackets' labels.
+        seen: Int32 [b, s], the number of words before each symbol.
+        wanted: Int32 [b, 1], the number of words; brackets that never close end there.
 
     Returns:
         Int32 [b, s], -1 for symbols that open no bracket.
     """
-    names = tf.unique(tf.reshape(labels, [-1])).idx  # sooner compared than strings
+    names = tf.unique(tf.reshape(labels, [-1])).idx  # numbers compare faster than strings
     names = tf.reshape(names, tf.shape(labels))
     places = tf.range(tf.shape(labels)[1])  # [s]
 
@@ -171,31 +173,33 @@ def _ends(
 
 
 def _first_of_the_last(end: tf.Tensor) -> tf.Tensor:
-    """Of the brackets that end last the one that opens first: bool [b, s] of `_ends`."""
+    """Mark the first to open among the brackets that end last: `_ends` -> bool [b, s]."""
     is_last = (end >= 0) & (end == tf.reduce_max(end, axis=1, keepdims=True))
     return is_last & (tf.cumsum(tf.cast(is_last, tf.int32), axis=1) == 1)
 
 
 def _at(mask: tf.Tensor, places: tf.Tensor, strings: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-    """Joins, for each word, the strings whose place it is: [b, s] -> [b, w].
+    """Join, for each word, the strings that are placed at it: [b, s] -> [b, w].
 
     Args:
-        mask: Bool [b, s], which strings are meant.
-        places: Int32 [b, s], numbers of words; those beyond the last do not count.
+        mask: Bool [b, s], which strings to join.
+        places: Int32 [b, s], the word of each string; places beyond the last word are ignored.
         strings: String [b, s].
-        words: String [b, w].
+        words: String [b, w], of which only the shape is used.
     """
     rows, width = tf.unstack(tf.shape(words))
-    numbers = tf.range(rows)[:, None] * width + places  # [b, s], among all words
+    numbers = tf.range(rows)[:, None] * width + places  # [b, s], counted over the whole batch
     meant = mask & (places < width)
     joined = tf.strings.unsorted_segment_join(strings[meant], numbers[meant], rows * width)
     return tf.reshape(joined, tf.shape(words))
 
 
 def _mended(tags: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-    """Tags [b, w] where there were too many or too few; "" is one that is missing."""
+    """Correct the tags [b, w] of outputs that do not fit one to one; "" is a missing tag."""
     marks, tags_of_marks = tf.constant(list(MARKS)), tf.constant(list(MARKS.values()))  # [n]
-    own = tf.where(words[:, :, None] == marks, tags_of_marks, "")  # [b, w, n], one of them at most
+    own = tf.where(
+        words[:, :, None] == marks, tags_of_marks, ""
+    )  # [b, w, n], at most one is not ""
     own = tf.strings.reduce_join(own, axis=2)  # [b, w]
     wrong = tf.reduce_any(tags[:, :, None] == tags_of_marks, axis=2)
     return tf.where(own != "", own, tf.where(wrong | (tags == ""), UNKNOWN_TAG, tags))

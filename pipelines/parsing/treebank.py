@@ -1,8 +1,8 @@
 """The problem `wsj_parsing`: the Penn Treebank's Wall Street Journal, or another treebank.
 
-Section 6.3: sections 02-21 to train on, 22 to choose by, 23 to report. Expect 39,832, 1,700 and
-2,416 trees. The text belongs to the Linguistic Data Consortium, so nothing is downloaded; see
-`examples` for where the files have to be.
+Section 6.3 of the paper. The treebank's sections 02-21 are for training, 22 is the dev set and 23
+the test set; expect 39,832, 1,700 and 2,416 trees. The Linguistic Data Consortium owns the text, so
+nothing is downloaded; `examples` says where the files have to be.
 """
 
 import re
@@ -16,7 +16,7 @@ from pipelines.parsing.linear_trees import linear
 from pipelines.parsing.trees import Tree
 
 SECTIONS = {"train": range(2, 22), "dev": range(22, 23), "test": range(23, 24)}
-# Treebank-2 (LDC95T7), Treebank-3 (LDC99T42), and the sections copied from either.
+# The folders of Treebank-2 (LDC95T7) and Treebank-3 (LDC99T42), and of sections copied from them.
 _SECTION_HOMES = ("combined/wsj", "parsed/mrg/wsj", "wsj", ".")
 _TREE_FILE = re.compile(r".+\.(mrg|ptb)(\.gz)?", re.IGNORECASE)
 
@@ -30,25 +30,27 @@ def examples(
     altered_copies: int = 0,
     spell_words: bool = False,
 ) -> Iterator[dict[str, str]]:
-    """Yields {"source": the words, "target": the tree in one line}, normalised; see `linear_trees`.
+    """Yield {"source": the words, "target": the tree in one line}, normalised; see `linear_trees`.
 
-    The text of an epoch is the treebank, repeated, and then the extra trees: an epoch's batches are
-    drawn from all of it, so this sets the rate at which the two mix. Repeated trees also weigh that
-    much in what the vocabulary is learnt from.
+    The training text is the treebank, repeated, and then the extra trees. An epoch's batches are
+    drawn from all of it, so the repeats set the ratio in which the two are mixed. The vocabulary is
+    learnt from the same text, in which repeated trees have more weight.
 
     Args:
         split: "train", "dev" or "test".
         data_dir: Holds combined/wsj/02 to 23 as the LDC ships them (or parsed/mrg/wsj/NN, wsj/NN,
             NN), or else train, dev and test files of trees, named .mrg or .ptb, plain or .gz.
-        extra_tree_files: Training trees beside the treebank's, such as a parser's output for the
+        extra_tree_files: Files of further training trees, such as a parser's output for the
             semi-supervised setting; plain or .gz.
-        gold_repeats: How often the training text holds each tree of the treebank.
-        altered_copies: How many trees with other words the training text holds beside each of the
-            treebank's, and as many joined ones, and if any, its parts once; see `altered_trees`.
+        gold_repeats: How often the training text contains each tree of the treebank.
+        altered_copies: How many copies with other words the training text contains of each tree of
+            the treebank, and how many joined trees. If positive, it also contains each part of the
+            tree once; see `altered_trees`.
         spell_words: Whether targets spell each word before its tag.
 
     Raises:
-        BadInput: `data_dir` holds neither layout (at once), or a file is unusable.
+        BadInput: `data_dir` has neither layout (raised at once), or a file is unusable (raised
+            while iterating).
     """
     gold = _files(split, data_dir)
     extra = [Path(name) for name in extra_tree_files]
@@ -58,7 +60,7 @@ def examples(
 
 
 def pair(tree: Tree, spell_words: bool = False) -> dict[str, str]:
-    """{"source", "target"} of a normalised tree."""
+    """Return {"source", "target"} for a normalised tree."""
     return {"source": " ".join(tree.words), "target": linear(tree, spell_words)}
 
 
@@ -70,13 +72,13 @@ def _train_trees(gold: list[Path], repeats: int, copies: int, extra: list[Path])
 
 
 def _trees(files: Sequence[Path]) -> Iterator[Tree]:
-    """The trees of files, normalised, if they have a word."""
+    """Yield the trees of files, normalised; trees without words are skipped."""
     for path in files:
         yield from (tree for tree in map(trees.normalised, trees.read(path)) if tree.leaves)
 
 
 def _files(split: str, data_dir: str | None) -> list[Path]:
-    """The files that hold a split; BadInput says how to lay them out."""
+    """Return the files that contain a split; BadInput describes the layouts."""
     if data_dir is None:
         raise BadInput(f"no --data_dir; wanted a treebank: {_LAYOUTS}")
     directory = Path(data_dir).expanduser()
@@ -106,7 +108,7 @@ def _one(found: list[Path], split: str, data_dir: str) -> list[Path]:
 
 
 def _sections(home: Path, split: str) -> list[Path]:
-    """The files of a split's sections in order; BadInput names the sections that are missing."""
+    """Return the files of a split's sections in order; BadInput names missing sections."""
     found = {number: _tree_files(home / f"{number:02}") for number in SECTIONS[split]}
     if missing := [f"{number:02}" for number, files in found.items() if not files]:
         raise BadInput(

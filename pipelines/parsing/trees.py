@@ -11,12 +11,12 @@ from pipelines.errors import BadInput
 from pipelines.sources import text_files
 
 ROOT = "TOP"
-# What a root is called: nothing in the LDC's files, ROOT in GUM's, S1 by Charniak's parser.
+# Names of the root: none in the LDC's files, ROOT in GUM, S1 in the output of Charniak's parser.
 _ROOTS = ("", ROOT, "ROOT", "S1")
-TRACE = "-NONE-"  # the tag of traces and of everything else that stands for no word
+TRACE = "-NONE-"  # the tag of traces and of all other leaves that stand for no word
 
-# A leaf, an opening with its label, a closing, or what has no place in a tree. White space is
-# ASCII's: a no-break space may be part of a word.
+# A leaf, an opening bracket with its label, a closing bracket, or stray text that belongs to no
+# tree. Only ASCII white space separates symbols: a no-break space may be part of a word.
 _SYMBOLS = re.compile(
     r"\((?P<tag>[^()\s]+)\s+(?P<word>[^()\s]+)\s*\)|\((?P<label>[^()\s]*)|(?P<end>\))|"
     r"(?P<stray>[^()\s]+)",
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
 
 
 class Bracket(NamedTuple):
-    """A constituent: its label over the leaves `start` to `end`, the latter excluded."""
+    """A constituent: its label, and the leaves from `start` up to, but not including, `end`."""
 
     label: str
     start: int
@@ -41,10 +41,10 @@ class Bracket(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A sentence's leaves and the brackets over them, those that open first before others.
+    """A sentence's leaves and the brackets over them, in the order in which the brackets open.
 
-    No bracket is empty, so that this is the whole tree. Nothing is nested: whoever reads a tree
-    needs no recursion, which a model's output could make too deep for Python.
+    No bracket is empty, so leaves and brackets determine the tree. The lists are not nested, so no
+    code needs recursion, which a model's output could make too deep for Python.
     """
 
     leaves: tuple[Leaf, ...]
@@ -52,11 +52,11 @@ class Tree:
 
     @property
     def words(self) -> list[str]:
-        """The sentence."""
+        """The words of the sentence."""
         return [leaf.word for leaf in self.leaves]
 
     def keeping(self, kept: Sequence[bool]) -> "Tree":
-        """Only the leaves where `kept` is true; brackets left empty go with the others."""
+        """Return the tree with only the leaves where `kept` is true, and without empty brackets."""
         place = [0, *accumulate(kept)]
         return Tree(
             tuple(leaf for leaf, keep in zip(self.leaves, kept, strict=True) if keep),
@@ -68,15 +68,15 @@ class Tree:
         )
 
     def without(self, tags: Collection[str]) -> "Tree":
-        """Leaves with these tags removed, and brackets left empty with them."""
+        """Return the tree without the leaves that have these tags, and without empty brackets."""
         return self.keeping([leaf.tag not in tags for leaf in self.leaves])
 
 
 def parse(text: str) -> Tree:
-    """The tree that a text is; several trees side by side are one without a root.
+    """Parse a bracketed tree; several trees side by side become one tree without a root.
 
     Raises:
-        BadInput: brackets that do not close or were never opened, or words without a tag.
+        BadInput: A bracket does not close or was never opened, or a word has no tag.
     """
     leaves: list[Leaf] = []
     brackets: list[Bracket] = []
@@ -106,10 +106,10 @@ def _not_a_tree(text: str, reason: str) -> BadInput:
 
 
 def read(path: str | Path) -> Iterator[Tree]:
-    """Yields the trees of a file, plain or .gz, each over as many lines as it likes.
+    """Yield the trees of a file, plain or .gz; a tree may extend over any number of lines.
 
     Raises:
-        BadInput: as `text_files.lines`; or at the first text that is not a tree.
+        BadInput: The file is unusable (see `text_files.lines`), or a text in it is not a tree.
     """
     for number, text in _texts(path):
         try:
@@ -119,7 +119,7 @@ def read(path: str | Path) -> Iterator[Tree]:
 
 
 def _texts(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yields (number of its first line, text) of each tree: text up to where all brackets close."""
+    """Yield (number of the first line, text) of each tree, which ends where all brackets close."""
     parts: list[str] = []
     depth = first = 0
     for number, line in enumerate(text_files.lines(path), start=1):
@@ -136,9 +136,10 @@ def _texts(path: str | Path) -> Iterator[tuple[int, str]]:
 
 
 def normalised(tree: Tree) -> Tree:
-    """What is parsed: no traces, no function tags and indices (NP-SBJ-1, NP=2), the root TOP.
+    """Return a tree without traces, function tags and indices (NP-SBJ-1, NP=2), with the root TOP.
 
-    Labels, structure, tags and words stay as they are.
+    These are the trees that a parser is trained on. Apart from that, labels, structure, tags and
+    words are unchanged.
     """
     tree = tree.without({TRACE})
     brackets = [Bracket(_plain(label), start, end) for label, start, end in tree.brackets]
@@ -149,22 +150,22 @@ def normalised(tree: Tree) -> Tree:
 
 
 def rooted(leaves: Sequence[Leaf], brackets: Sequence[Bracket]) -> Tree:
-    """A tree under TOP; a sentence without words is a tree without brackets."""
+    """Return a tree under TOP; a sentence without words gives a tree without brackets."""
     root = [Bracket(ROOT, 0, len(leaves))] if leaves else []
     return Tree(tuple(leaves), (*root, *brackets))
 
 
 def joined(tree: Tree, other: Tree) -> Tree:
-    """A tree under TOP of the words of both, in that order, and the brackets below their TOPs."""
+    """Return one tree under TOP with the words and constituents of `tree` and then of `other`."""
     place = len(tree.leaves)
     moved = [Bracket(label, start + place, end + place) for label, start, end in other.brackets[1:]]
     return rooted(tree.leaves + other.leaves, [*tree.brackets[1:], *moved])
 
 
 def subtrees(tree: Tree, least: int) -> Iterator[Tree]:
-    """Yields a tree under TOP for each bracket over at least `least` words but not over all.
+    """Yield a tree under TOP for each bracket over at least `least` words but not over all.
 
-    Of brackets over the same words, one tree that has them all.
+    Several brackets over the same words give one tree, which contains them all.
     """
     seen = {(0, len(tree.leaves))}
     for number, (_, start, end) in enumerate(tree.brackets):
@@ -179,13 +180,13 @@ def subtrees(tree: Tree, least: int) -> Iterator[Tree]:
 
 
 def _plain(label: str) -> str:
-    """The label up to its first "-" or "="; one that begins with it, as -LRB- does, is whole."""
+    """Return a label up to its first "-" or "="; a label that starts with one is kept whole."""
     match = re.match(r"[^-=]+", label)
     return match[0] if match else label
 
 
 def symbols(tree: Tree) -> Iterator[tuple[str, Bracket | Leaf]]:
-    """Yields "(" and ")" with their bracket, and "" with a leaf, in the order of the text."""
+    """Yield "(" and ")" with their bracket, and "" with a leaf, in the order of the text."""
     waiting = list(reversed(tree.brackets))
     opened: list[Bracket] = []
     for place, leaf in enumerate(tree.leaves):
@@ -198,12 +199,12 @@ def symbols(tree: Tree) -> Iterator[tuple[str, Bracket | Leaf]]:
 
 
 def bracketed(tree: Tree) -> str:
-    """One line of brackets and words, which `parse` reads."""
+    """Return the tree as one line of brackets and words, which `parse` reads."""
     return "".join(_text(kind, item) for kind, item in symbols(tree)).lstrip()
 
 
 def indented(tree: Tree) -> str:
-    """The same over several lines: a bracket with brackets in it opens a line of its own."""
+    """Return `bracketed` text over several lines: each bracket starts an indented line."""
     text, depth = "", 0
     for kind, item in symbols(tree):
         if kind == "(":

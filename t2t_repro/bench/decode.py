@@ -95,7 +95,7 @@ class Decoder:
     def __init__(self, precision: str):
         import tensorflow as tf
 
-        from t2t_repro.decoding.beam_search import make_decoder
+        from t2t_repro.decoding.decoder import make_decoder
         from t2t_repro.model.transformer import Transformer
 
         model = Transformer(config.Model(), ROWS, precision)

@@ -18,8 +18,8 @@ import sentencepiece
 import tensorflow as tf
 
 from pipelines.batching import Batch, Batching
-from pipelines.encode import prepare
-from pipelines.shards import Prepared
+from pipelines.encode import encode_split
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import FILES, PAD, Vocabulary
 from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
@@ -46,12 +46,12 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "train"
         began, busy = time.perf_counter(), _cpu_seconds()
-        prepare(
+        encode_split(
             lambda: (text[index] for index in drawn), vocabulary, config.data.max_length, directory
         )
         seconds, busy = time.perf_counter() - began, _cpu_seconds() - busy
-        prepared = Prepared.load(directory)
-        about: Row = {"data": config.problem, "pairs": len(prepared)}
+        split = EncodedSplit.load(directory)
+        about: Row = {"data": config.problem, "pairs": len(split)}
         alone = _sentencepiece(sentences, vocabulary)
         speed: Row = {
             "prepared_sentences_per_s": 2 * len(drawn) / seconds,
@@ -59,7 +59,7 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
             "sentencepiece_sentences_per_cpu_s": alone,
         }
         for shapes in sorted({config.data.max_shapes, _FEW_SHAPES}, reverse=True):
-            row = _plan(prepared, config, shapes, repeats)
+            row = _plan(split, config, shapes, repeats)
             yield about | {"method": f"plan, {shapes} shapes"} | row | speed
         budget, limit = config.data.tokens_per_batch, config.data.max_length
         for rival, scheme in (
@@ -67,7 +67,7 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
             ("OpenNMT-tf", opennmt_scheme(budget, limit)),
         ):
             method = f"bucket_by_sequence_length, {rival}"
-            yield about | {"method": method} | _rival(prepared, *scheme)
+            yield about | {"method": method} | _rival(split, *scheme)
 
 
 def tensor2tensor_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
@@ -106,10 +106,10 @@ def _cpu_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _plan(prepared: Prepared, config: Config, shapes: int, repeats: int) -> Row:
+def _plan(split: EncodedSplit, config: Config, shapes: int, repeats: int) -> Row:
     data = config.data
     batching = Batching(
-        prepared,
+        split,
         tokens_per_batch=data.tokens_per_batch,
         max_shapes=shapes,
         count_padding=data.count_padding,
@@ -120,19 +120,19 @@ def _plan(prepared: Prepared, config: Config, shapes: int, repeats: int) -> Row:
     planning = (time.perf_counter() - began) / 2
     memory = [_epoch(batching, epoch) for epoch in range(repeats + 1)][1:]  # after one to warm up
     seconds = float(np.median([seconds for seconds, _ in memory]))
-    tokens = int(prepared.lengths.sum())
+    tokens = int(split.lengths.sum())
     cells = sum(len(b.pairs) * (b.source_length + b.target_length) for b in plan)
     middle = len(plan) // 2
     return {
         "tokens_per_s": tokens / seconds,
-        "pairs_per_s": len(prepared) / seconds,
+        "pairs_per_s": len(split) / seconds,
         "padding_share": 1 - tokens / cells,
         "shapes": len({(len(b.pairs), *b[1:]) for b in plan}),
         "batches": len(plan),
         "plan_s": planning,
         "resume_s": _seconds(lambda: next(iter(batching.batches(0, middle)))),
-        "neighbour_distance": _neighbour_distance(plan, len(prepared)),
-        "meet_again_share": _meet_again_share(plan, after, len(prepared)),
+        "neighbour_distance": _neighbour_distance(plan, len(split)),
+        "meet_again_share": _meet_again_share(plan, after, len(split)),
         "memory_mb": memory[-1][1],
         "memory_growth_mb": memory[-1][1] - memory[0][1],
     }
@@ -171,11 +171,11 @@ def _meet_again_share(plan: list[Batch], after: list[Batch], pairs: int) -> floa
     return again / max(1, met)
 
 
-def _rival(prepared: Prepared, boundaries: list[int], sizes: list[int]) -> Row:
+def _rival(split: EncodedSplit, boundaries: list[int], sizes: list[int]) -> Row:
     """tf.data from ids in memory: shuffle, look up, bucket by the longer side, pad, prefetch."""
-    chosen = np.random.default_rng(0).permutation(len(prepared))[:_RIVAL_PAIRS]
-    lengths = prepared.lengths[chosen]
-    sides = prepared.padded(chosen, *lengths.max(axis=0).tolist())
+    chosen = np.random.default_rng(0).permutation(len(split))[:_RIVAL_PAIRS]
+    lengths = split.lengths[chosen]
+    sides = split.padded(chosen, *lengths.max(axis=0).tolist())
     source, target = (
         tf.RaggedTensor.from_tensor(side, lengths=length)
         for side, length in zip(sides, lengths.T, strict=True)

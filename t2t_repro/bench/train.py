@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelines.batching import Batching
-from pipelines.shards import MANIFEST, Prepared, shard_files
+from pipelines.shards import MANIFEST, EncodedSplit, shard_files
 from t2t_repro import config
 from t2t_repro.distributed.machine import matmul_gflops, median_seconds
 from t2t_repro.model import flops
@@ -98,7 +98,7 @@ class Training:
         split: The text.
     """
 
-    def __init__(self, workload: Workload, precision: str, split: Prepared):
+    def __init__(self, workload: Workload, precision: str, split: EncodedSplit):
         from t2t_repro.distributed.strategy import default_strategy
         from t2t_repro.model.transformer import Transformer
         from t2t_repro.training.trainer import Trainer
@@ -122,7 +122,7 @@ class Training:
         return self.trainer.step(*next(self.batches)).numpy()
 
 
-def equally_long(workload: Workload, folder: Path) -> Prepared:
+def equally_long(workload: Workload, folder: Path) -> EncodedSplit:
     """Pairs of random pieces and EOS, `_BATCHES` batches, as preparation leaves them on disk."""
     pairs, length = _BATCHES * workload.batch, workload.length
     ids = np.random.default_rng(0).integers(3, workload.rows, (pairs * 2, length), np.uint16)
@@ -131,13 +131,13 @@ def equally_long(workload: Workload, folder: Path) -> Prepared:
     np.save(folder / ids_file, ids.ravel())
     np.save(folder / lengths_file, np.full((pairs, 2), length, np.int32))
     (folder / MANIFEST).write_text(json.dumps({"shards": 1, "pairs": pairs}), encoding="utf-8")
-    return Prepared.load(folder)
+    return EncodedSplit.load(folder)
 
 
 def _account(
     workload: Workload,
     precision: str,
-    split: Prepared,
+    split: EncodedSplit,
     seconds: float,
     matmul: float,
     repeats: int,

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro.config import Decode
-from t2t_repro.decoding.beam_search import IMPOSSIBLE, make_decoder
+from t2t_repro.decoding.beam_search import IMPOSSIBLE
+from t2t_repro.decoding.decoder import make_decoder
 from t2t_repro.model.transformer import Transformer
 
 Outputs = dict[str, tf.Tensor]

@@ -1,14 +1,12 @@
 """Table 1: the other layers that map n vectors to n vectors, on the contract of self-attention.
 
 The contract: layer(x, attention_mask) -> like x, with x [b, n, d] and attention_mask bool
-[b, 1, 1, n], True at the tokens and False at the padding (`attention.padding_mask`). Outputs at
-tokens do not depend on what stands in the padding, nor on how much of it there is; outputs at
-padding mean nothing. Each layer takes `name` and `dtype` like any of Keras, so that a Transformer
-can be told to make one in every encoder layer:
+[b, 1, 1, n], True at tokens and False at padding (`attention.padding_mask`). Outputs at tokens
+depend neither on the ids in the padding nor on its length; outputs at padding mean nothing.
+`get_config` must describe the layer, because a Transformer puts a copy into every encoder layer:
 
-    >>> layer = functools.partial(RestrictedSelfAttention, 64, d_model=512, num_heads=8, d_k=64,
-    ...                           d_v=64)
-    >>> model = Transformer(config.Model(), self_attention=layer)
+    layer = RestrictedSelfAttention(r=64, d_model=512, num_heads=8, d_k=64, d_v=64)
+    model = Transformer(config.Model(), self_attention=layer)
 
 Axes: b batch, n positions, d d_model; of restricted attention m blocks, p positions of a block,
 h heads.
@@ -23,26 +21,37 @@ from t2t_repro.model.attention import MultiHeadAttention
 _LEAST_BLOCK = 16
 
 
+@keras.saving.register_keras_serializable("t2t_repro")
 class RestrictedSelfAttention(MultiHeadAttention):
     """Section 4: attention to "a neighborhood of size r ... centered around the output position".
 
-    Position i sees the r positions i - r // 2 ... i - r // 2 + r - 1, one more before it than
-    behind it if r is even, as far as they are there and no padding; so r = 2n - 1 is full
-    attention. Time and memory are O(r n): the queries are cut into blocks of r / 2, and each block
-    meets the keys of its own block and of the two beside it. The weights are those of
-    `MultiHeadAttention`, and have the same paths.
+    Position i sees the r positions i - r // 2 ... i - r // 2 + r - 1 (one more before it than after
+    it if r is even) that exist and are not padding; r = 2n - 1 is full attention. Time and memory
+    are O(r n): the queries are cut into blocks of r / 2, and each block meets the keys of its own
+    block and of the two neighbouring ones. The trainable weights are those of `MultiHeadAttention`,
+    and have the same paths. `return_attention_scores` is not supported: no n x n weights exist.
 
     Args:
         r: positions that a position sees, itself among them.
-        **attention: of `MultiHeadAttention`.
+        **attention: arguments of `MultiHeadAttention`.
+
+    Example:
+        >>> layer = RestrictedSelfAttention(r=4, d_model=8, num_heads=2, d_k=4, d_v=4)
+        >>> x, is_token = keras.random.normal((1, 50, 8)), np.ones((1, 1, 1, 50), bool)
+        >>> tuple(layer(x, is_token).shape)
+        (1, 50, 8)
     """
 
     def __init__(self, r, **attention):
         super().__init__(**attention)
         self.r, self.block = r, max(r // 2, _LEAST_BLOCK)
 
+    def get_config(self):
+        """Return the constructor's arguments, for Keras's serialisation."""
+        return super().get_config() | {"r": self.r}
+
     def call(self, x, attention_mask):
-        """x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
+        """Attend within neighbourhoods: x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
         batch, length, width = ops.shape(x)
         x = self._blocks(x)  # [b * m, p, d]
         keys_values = {
@@ -55,21 +64,23 @@ class RestrictedSelfAttention(MultiHeadAttention):
             self._blocks(is_token)[:, None], batch
         )  # [b * m, 1, 3p, 1]
         mask = (ops.transpose(is_token, (0, 1, 3, 2)) > 0) & self._band()  # [b * m, 1, p, 3p]
-        return ops.reshape(self.attend(x, keys_values, mask), (batch, -1, width))[:, :length]
+        output, _ = self.attend(x, keys_values, mask)  # [b * m, p, d]
+        return ops.reshape(output, (batch, -1, width))[:, :length]
 
     def _blocks(self, x):
-        """x [b, n, w] -> [b * m, p, w]; zeros behind the last position, and as a last block.
+        """Cut x [b, n, w] into blocks [b * m, p, w], with zeros after the end and as a last block.
 
-        The first block's neighbour before it is the last, and it finds no token there.
+        The last block is the first block's neighbour on the left, which must hold no token.
         """
         missing = self.block + -ops.shape(x)[1] % self.block
         padded = ops.pad(x, ((0, 0), (0, missing), (0, 0)))
         return ops.reshape(padded, (-1, self.block, x.shape[-1]))
 
     def _with_neighbours(self, x, batch):
-        """What blocks [b * m, h, p, w] have, and those beside them in a ring -> [b * m, h, 3p, w].
+        """Join each block [b * m, h, p, w] with its neighbours in a ring -> [b * m, h, 3p, w].
 
-        Rolled, and not cut out of a longer array: the gradients of slices took a third of the time.
+        Blocks are rolled, not sliced from a longer array: gradients of slices took a third of the
+        time.
         """
         _, heads, block, width = x.shape
         x = ops.reshape(x, (batch, -1, heads, block, width))  # [b, m, h, p, w]
@@ -77,49 +88,70 @@ class RestrictedSelfAttention(MultiHeadAttention):
         return ops.reshape(ring, (-1, heads, 3 * block, width))
 
     def _band(self):
-        """Which keys [3p] of the three blocks a query [p] of the middle one sees: bool [p, 3p]."""
+        """Return which keys of three blocks each query of the middle block sees: bool [p, 3p]."""
         query = ops.arange(self.block, 2 * self.block, dtype="int32")
         key = ops.arange(3 * self.block, dtype="int32")
         offset = key[None, :] - query[:, None] + self.r // 2
         return (offset >= 0) & (offset < self.r)
 
 
+@keras.saving.register_keras_serializable("t2t_repro")
 class Recurrent(keras.layers.Layer):
     """A gated recurrent unit (Keras's GRU) from the first position to the last: O(n d^2).
 
-    n operations one after another; padding leaves the state as it is.
+    It takes n sequential operations; padding leaves the state unchanged.
+
+    Args:
+        d_model: width of input and output.
+
+    Example:
+        >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
+        >>> tuple(Recurrent(d_model=8)(x, is_token).shape)
+        (1, 5, 8)
     """
 
     def __init__(self, d_model, **kwargs):
         super().__init__(**kwargs)
+        self.d_model = d_model
         self.gru = keras.layers.GRU(
             d_model, return_sequences=True, dtype=self.dtype_policy, name="gru"
         )
 
+    def get_config(self):
+        """Return the constructor's arguments, for Keras's serialisation."""
+        return super().get_config() | {"d_model": self.d_model}
+
     def build(self, x_shape):
-        """x_shape: [b, n, d]."""
+        """Make the weights; x_shape [b, n, d]."""
         self.gru.build(x_shape)
         self.built = True
 
     def call(self, x, attention_mask):
-        """x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
+        """Run over the positions: x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
         return self.gru(x, mask=attention_mask[:, 0, 0, :])
 
 
+@keras.saving.register_keras_serializable("t2t_repro")
 class Convolution(keras.layers.Layer):
     """A convolution of k positions, centred on the output position: O(k n d^2). Padding is zero.
 
     Args:
         k: positions of the kernel.
         d_model: width of input and output.
-        dilation: distance between these positions. 1, k, k^2 ... in the layers of a stack let
-            log_k n of them connect all positions, where contiguous kernels need n / k (section 4).
+        dilation: distance between the kernel's positions. With 1, k, k^2 ... in the layers of a
+            stack, log_k n layers connect all positions; contiguous kernels need n / k (section 4).
+
+    Example:
+        >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
+        >>> tuple(Convolution(k=3, d_model=8)(x, is_token).shape)
+        (1, 5, 8)
     """
 
     kind = keras.layers.Conv1D
 
     def __init__(self, k, d_model, dilation=1, **kwargs):
         super().__init__(**kwargs)
+        self.k, self.d_model, self.dilation = k, d_model, dilation
         self.convolution = self.kind(
             d_model,
             k,
@@ -129,18 +161,30 @@ class Convolution(keras.layers.Layer):
             name="convolution",
         )
 
+    def get_config(self):
+        """Return the constructor's arguments, for Keras's serialisation."""
+        own = {"k": self.k, "d_model": self.d_model, "dilation": self.dilation}
+        return super().get_config() | own
+
     def build(self, x_shape):
-        """x_shape: [b, n, d]."""
+        """Make the weights; x_shape [b, n, d]."""
         self.convolution.build(x_shape)
         self.built = True
 
     def call(self, x, attention_mask):
-        """x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
+        """Convolve: x [b, n, d], attention_mask [b, 1, 1, n] -> [b, n, d]."""
         is_token = ops.cast(attention_mask[:, 0, 0, :, None], x.dtype)  # [b, n, 1]
         return self.convolution(x * is_token)
 
 
+@keras.saving.register_keras_serializable("t2t_repro")
 class SeparableConvolution(Convolution):
-    """The same for each of the d channels by itself, then a d x d matrix: O(k n d + n d^2)."""
+    """A `Convolution` of each of the d channels alone, then a d x d matrix: O(k n d + n d^2).
+
+    Example:
+        >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
+        >>> tuple(SeparableConvolution(k=3, d_model=8)(x, is_token).shape)
+        (1, 5, 8)
+    """
 
     kind = keras.layers.SeparableConv1D

@@ -1,14 +1,17 @@
 """Section 3.1 and Figure 1: the encoder and decoder layers, and the Transformer.
 
-Axes: b batch, s source positions, t target positions, d d_model, v rows of the shared matrix.
+Axes: b batch, m beam, s source positions, t target positions, d d_model, h heads, v rows of the
+shared matrix.
 """
 
-import itertools
+import dataclasses
+import functools
 import typing
 
 import keras
 from keras import ops
 
+from t2t_repro.config import Model
 from t2t_repro.model.attention import (
     PAD,
     MultiHeadAttention,
@@ -28,101 +31,168 @@ from t2t_repro.model.layers import (
 
 
 def shift_right(target):
-    """Target [b, t] -> the decoder's input [b, t]: PAD in front, the last token dropped.
+    """Make the decoder's input of a target [b, t] -> [b, t]: PAD in front, the last token dropped.
 
     PAD is embedded as the zero vector, the start symbol of the authors' first code.
     """
     return ops.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
-class EncoderLayer(keras.layers.Layer):
+class _LayerOfSublayers(keras.layers.Layer):
+    """What encoder and decoder layers share: sub-layers passed in, built together, saved together.
+
+    `sublayers` names the constructor's arguments that are layers.
+    """
+
+    sublayers: tuple[str, ...] = ()
+
+    def build(self, x_shape):
+        """Make the weights; x_shape [b, n, d]."""
+        for name in self.sublayers:
+            getattr(self, name).build(x_shape)
+            getattr(self, f"{name}_norm").build(x_shape)
+        self.built = True
+
+    def get_config(self):
+        """Return the constructor's arguments, for Keras's serialisation."""
+        layers = {name: getattr(self, name) for name in self.sublayers}
+        serialized = {k: keras.saving.serialize_keras_object(v) for k, v in layers.items()}
+        return super().get_config() | serialized | {"dropout": self.dropout}
+
+    @classmethod
+    def from_config(cls, config):
+        """Make the layer, and its sub-layers, that `get_config` described."""
+        layers = {n: keras.saving.deserialize_keras_object(config[n]) for n in cls.sublayers}
+        return cls(**config | layers)
+
+
+@keras.saving.register_keras_serializable("t2t_repro")
+class EncoderLayer(_LayerOfSublayers):
     """One of the N encoder layers: self-attention and feed-forward, each with add and norm.
 
     Args:
-        self_attention: any layer (x [b, s, d], attention_mask) -> [b, s, d]; `layer_types` has the
-            contract, and those of Table 1.
+        self_attention: any layer (x [b, s, d], attention_mask) -> [b, s, d]; `table1_layers` has
+            the contract, and the layers of Table 1.
         feed_forward: a layer x -> x.
         dropout: P_drop on each sub-layer's output.
+
+    Example:
+        >>> attention = MultiHeadAttention(d_model=8, num_heads=2, d_k=4, d_v=4)
+        >>> layer = EncoderLayer(attention, FeedForward(d_model=8, d_ff=32), dropout=0.1)
+        >>> source = np.array([[5, 7, 1, 0]])
+        >>> tuple(layer(keras.random.normal((1, 4, 8)), padding_mask(source)).shape)
+        (1, 4, 8)
     """
+
+    sublayers = ("self_attention", "feed_forward")
 
     def __init__(self, self_attention, feed_forward, dropout, **kwargs):
         super().__init__(**kwargs)
         self.self_attention, self.feed_forward = self_attention, feed_forward
-        policy = self.dtype_policy
+        self.dropout, policy = dropout, self.dtype_policy
         self.self_attention_norm = AddNorm(dropout, dtype=policy, name="self_attention_norm")
         self.feed_forward_norm = AddNorm(dropout, dtype=policy, name="feed_forward_norm")
 
-    def build(self, x_shape):
-        """x_shape: [b, s, d]."""
-        for layer in (
-            self.self_attention,
-            self.self_attention_norm,
-            self.feed_forward,
-            self.feed_forward_norm,
-        ):
-            layer.build(x_shape)
-        self.built = True
+    def call(self, x, attention_mask, return_attention_scores=False):
+        """Encode x [b, s, d] with attention_mask [b, 1, 1, s].
 
-    def call(self, x, attention_mask):
-        """x [b, s, d], attention_mask [b, 1, 1, s] -> [b, s, d]."""
-        x = self.self_attention_norm(x, self.self_attention(x, attention_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x))
+        Returns:
+            [b, s, d]; with `return_attention_scores`, which the self-attention must then know,
+            ([b, s, d], weights float32 [b, h, s, s]).
+        """
+        read, scores = self.self_attention_norm.sublayer_input(x), None
+        if return_attention_scores:
+            output, scores = self.self_attention(read, attention_mask, return_attention_scores=True)
+        else:
+            output = self.self_attention(read, attention_mask)
+        x = self.self_attention_norm(x, output)
+        read = self.feed_forward_norm.sublayer_input(x)
+        x = self.feed_forward_norm(x, self.feed_forward(read))
+        return (x, scores) if return_attention_scores else x
 
 
-class DecoderLayer(keras.layers.Layer):
+@keras.saving.register_keras_serializable("t2t_repro")
+class DecoderLayer(_LayerOfSublayers):
     """One of the N decoder layers: masked self-attention, attention over the source, feed-forward.
+
+    Calling the layer decodes all target positions at once, for training. `step` decodes one
+    position of every hypothesis of a beam, for search. Both are the same three sub-layers.
 
     Args:
         self_attention: a MultiHeadAttention over the target so far.
         cross_attention: a MultiHeadAttention over the encoder's output.
         feed_forward: a layer x -> x.
         dropout: P_drop on each sub-layer's output.
+
+    Example:
+        >>> make = functools.partial(MultiHeadAttention, d_model=8, num_heads=2, d_k=4, d_v=4)
+        >>> layer = DecoderLayer(make(), make(), FeedForward(d_model=8, d_ff=32), dropout=0.1)
+        >>> layer.build((None, None, 8))
+        >>> source, target = np.array([[5, 7, 1, 0]]), keras.random.normal((1, 3, 8))
+        >>> memory = layer.cross_attention.keys_values(keras.random.normal((1, 4, 8)))
+        >>> tuple(layer(target, memory, padding_mask(source), causal_mask(3)).shape)
+        (1, 3, 8)
     """
+
+    sublayers = ("self_attention", "cross_attention", "feed_forward")
 
     def __init__(self, self_attention, cross_attention, feed_forward, dropout, **kwargs):
         super().__init__(**kwargs)
         self.self_attention, self.cross_attention = self_attention, cross_attention
         self.feed_forward = feed_forward
-        policy = self.dtype_policy
+        self.dropout, policy = dropout, self.dtype_policy
         self.self_attention_norm = AddNorm(dropout, dtype=policy, name="self_attention_norm")
         self.cross_attention_norm = AddNorm(dropout, dtype=policy, name="cross_attention_norm")
         self.feed_forward_norm = AddNorm(dropout, dtype=policy, name="feed_forward_norm")
 
-    def build(self, x_shape):
-        """x_shape: [b, t, d]; the source has the same d."""
-        for layer in (
-            self.self_attention,
-            self.self_attention_norm,
-            self.cross_attention,
-            self.cross_attention_norm,
-            self.feed_forward,
-            self.feed_forward_norm,
-        ):
-            layer.build(x_shape)
-        self.built = True
-
-    def call(self, x, memory, source_mask, target_mask, cache=None, position=None):
-        """One layer over all target positions, or over one new position of a beam and the cache.
+    def call(self, x, memory, source_mask, target_mask, return_attention_scores=False):
+        """Decode all target positions.
 
         Args:
-            x: [b, t, d]; with a cache [b * m, d], the hypotheses' vectors at `position`.
+            x: [b, t, d].
             memory: keys and values of the source, from `cross_attention.keys_values`.
-            source_mask: [b, 1, 1, s].
-            target_mask: [1, 1, t, t]; with a cache [b, 1, m, keys].
-            cache: None, or this layer's keys and values of the positions before.
-            position: where x is written in a cache that has room for it; None where it grows.
+            source_mask: bool [b, 1, 1, s].
+            target_mask: bool [1, 1, t, t].
+            return_attention_scores: whether to return the weights of both attentions too.
 
         Returns:
-            (like x, the cache of the next step or None).
+            [b, t, d], or ([b, t, d], (float32 [b, h, t, t], float32 [b, h, t, s])).
         """
-        keys_values = self.self_attention.keys_values(x, ops.shape(source_mask)[0])
-        if cache is not None and position is None:
-            cache = keys_values = extend_cache(cache, keys_values)
-        elif cache is not None:
-            cache = keys_values = write_cache(cache, keys_values, position)
-        x = self.self_attention_norm(x, self.self_attention.attend(x, keys_values, target_mask))
-        x = self.cross_attention_norm(x, self.cross_attention.attend(x, memory, source_mask))
-        return self.feed_forward_norm(x, self.feed_forward(x)), cache
+        read = self.self_attention_norm.sublayer_input(x)
+        keys_values = self.self_attention.keys_values(read)
+        x, scores = self._sublayers(x, read, keys_values, target_mask, memory, source_mask)
+        return (x, scores) if return_attention_scores else x
+
+    def step(self, x, memory, source_mask, target_mask, cache, append):
+        """Decode one position of every hypothesis of a beam.
+
+        Args:
+            x: [b * m, d], the hypotheses' vectors at this position.
+            memory: as for `call`.
+            source_mask: bool [b, 1, 1, s].
+            target_mask: bool [b, 1, m, keys], see `ancestor_mask`.
+            cache: this layer's keys and values of the positions before.
+            append: a function of the cache and this position's keys and values, which returns the
+                cache that has both: `extend_cache`, or `write_cache` at a position.
+
+        Returns:
+            ([b * m, d], the cache of the next step).
+        """
+        read = self.self_attention_norm.sublayer_input(x)
+        new = self.self_attention.keys_values(read, batch=ops.shape(source_mask)[0])
+        cache = append(cache, new)
+        x, _ = self._sublayers(x, read, cache, target_mask, memory, source_mask)
+        return x, cache
+
+    def _sublayers(self, x, read, keys_values, target_mask, memory, source_mask):
+        """Apply the three sub-layers -> (like x, weights of self- and of cross-attention)."""
+        output, own = self.self_attention.attend(read, keys_values, target_mask)
+        x = self.self_attention_norm(x, output)
+        read = self.cross_attention_norm.sublayer_input(x)
+        output, cross = self.cross_attention.attend(read, memory, source_mask)
+        x = self.cross_attention_norm(x, output)
+        read = self.feed_forward_norm.sublayer_input(x)
+        return self.feed_forward_norm(x, self.feed_forward(read)), (own, cross)
 
 
 class Attention(typing.NamedTuple):
@@ -136,6 +206,7 @@ class Attention(typing.NamedTuple):
     cross: typing.Any  # [layers, b, h, t, s]: row i is of where target[i] is predicted
 
 
+@keras.saving.register_keras_serializable("t2t_repro")
 class Transformer(keras.Model):
     """The model of the paper: `model(source, target)` gives the logits of teacher forcing.
 
@@ -143,29 +214,49 @@ class Transformer(keras.Model):
     serve training (`decode`: all positions at once) and search (`decode_step`: one position and a
     cache).
 
+    `fit` does not work: it would call the model with the source alone, where the decoder also reads
+    the target, and Keras's MirroredStrategy training would average losses over replicas whose token
+    counts differ. `training.trainer.Trainer` has the step; `python -m t2t_repro.train` uses it.
+
     Args:
         config: a `t2t_repro.config.Model`.
         rows: rows of the shared matrix; None takes `config.embedding_rows`. 40,960 for the paper's
             models, which gives base its 65,110,016 trainable parameters.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
-        self_attention: for another layer than full self-attention in the encoder, such as those of
-            `layer_types`: what makes one, called with `name` and `dtype` for every encoder layer.
+        self_attention: a layer to replace full self-attention in the encoder, such as those of
+            `table1_layers`: every encoder layer gets a copy of it, made by `from_config`.
             `attention` and exports to CTranslate2 are for full self-attention alone.
+        name: name of the model, the first part of its weights' paths.
+
+    Example:
+        >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
+        >>> model = Transformer(tiny, rows=100)
+        >>> source, target = np.array([[5, 7, 1, 0]]), np.array([[8, 9, 1]])
+        >>> tuple(model(source, target).shape)
+        (1, 3, 100)
     """
 
-    def __init__(self, config, rows=None, dtype="float32", self_attention=None, **kwargs):
-        super().__init__(dtype=dtype, name="transformer", **kwargs)
-        self.config = config
-        self.embedding = SharedEmbedding(
-            rows or config.embedding_rows, config.d_model, dtype=dtype, name="embedding"
+    def __init__(
+        self,
+        config,
+        rows=None,
+        dtype="float32",
+        self_attention=None,
+        name="transformer",
+        **kwargs,
+    ):
+        super().__init__(dtype=dtype, name=name, **kwargs)
+        self.config, self.rows = config, rows or config.embedding_rows
+        self._self_attention = self_attention and keras.saving.serialize_keras_object(
+            self_attention
         )
+        self.embedding = SharedEmbedding(self.rows, config.d_model, dtype=dtype, name="embedding")
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
-        self.source_dropout = keras.layers.Dropout(config.dropout, dtype=dtype)
-        self.target_dropout = keras.layers.Dropout(config.dropout, dtype=dtype)
+        self.source_dropout = self._dropout("source_dropout")
+        self.target_dropout = self._dropout("target_dropout")
         self.encoder = [
-            self._encoder_layer(index, self_attention or self._attention)
-            for index in range(config.num_layers)
+            self._encoder_layer(index, self_attention) for index in range(config.num_layers)
         ]
         self.decoder = [self._decoder_layer(index) for index in range(config.num_layers)]
         self.build((None, None))
@@ -176,9 +267,12 @@ class Transformer(keras.Model):
             return LearnedPositions(rows, self.config.d_model, dtype=policy, name=name)
         return SinusoidalPositions(dtype=policy, name=name)
 
+    def _dropout(self, name):
+        return keras.layers.Dropout(self.config.dropout, dtype=self.dtype_policy, name=name)
+
     def _encoder_layer(self, index, self_attention):
         return EncoderLayer(
-            self_attention(name="self_attention", dtype=self.dtype_policy),
+            self._encoder_self_attention(self_attention),
             self._feed_forward(),
             self.config.dropout,
             dtype=self.dtype_policy,
@@ -186,17 +280,23 @@ class Transformer(keras.Model):
         )
 
     def _decoder_layer(self, index):
-        policy = self.dtype_policy
         return DecoderLayer(
-            self._attention("self_attention", policy),
-            self._attention("cross_attention", policy),
+            self._attention("self_attention"),
+            self._attention("cross_attention"),
             self._feed_forward(),
             self.config.dropout,
-            dtype=policy,
+            dtype=self.dtype_policy,
             name=f"decoder_{index}",
         )
 
-    def _attention(self, name, dtype):
+    def _encoder_self_attention(self, template):
+        """Make the self-attention of an encoder layer: full, or a copy of the given layer."""
+        if template is None:
+            return self._attention("self_attention")
+        own = {"name": "self_attention", "dtype": self.dtype_policy}
+        return type(template).from_config(template.get_config() | own)
+
+    def _attention(self, name):
         config = self.config
         return MultiHeadAttention(
             config.d_model,
@@ -204,7 +304,7 @@ class Transformer(keras.Model):
             config.d_k,
             config.d_v,
             config.attention_dropout,
-            dtype=dtype,
+            dtype=self.dtype_policy,
             name=name,
         )
 
@@ -215,13 +315,16 @@ class Transformer(keras.Model):
         )
 
     def build(self, source_shape):
-        """Makes all variables; the constructor calls it, so a model always has its weights."""
+        """Make all weights; the constructor calls it, so a model always has them."""
+        for positions in (self.source_positions, self.target_positions):
+            positions.build((*source_shape, self.config.d_model))
+        self.embedding.build(source_shape)
         for layer in (*self.encoder, *self.decoder):
             layer.build((*source_shape, self.config.d_model))
         self.built = True
 
     def call(self, source, target, training=False):
-        """Source [b, s], target [b, t] -> float32 logits [b, t, v].
+        """Compute the logits of teacher forcing: source [b, s], target [b, t] -> float32 [b, t, v].
 
         The logits at t come from the target before t: the target is shifted right here.
         """
@@ -229,34 +332,69 @@ class Transformer(keras.Model):
         memory = self.memory(self.encode(source, source_mask, training))
         return self.decode(shift_right(target), memory, source_mask, training)
 
-    def encode(self, source, source_mask, training=False):
-        """Source [b, s], its padding mask -> encoder output [b, s, d]."""
+    def encode(self, source, source_mask, training=False, return_attention_scores=False):
+        """Encode source [b, s] with its padding mask.
+
+        Returns:
+            [b, s, d]; with `return_attention_scores` ([b, s, d], weights [b, h, s, s] by layer).
+        """
         x = self.source_positions(self.embedding(source))
-        x = self.source_dropout(x, training=training)
+        x, scores = self.source_dropout(x, training=training), []
         for layer in self.encoder:
-            x = layer(x, source_mask, training=training)
-        return x
+            if return_attention_scores:
+                x, weights = layer(x, source_mask, training=training, return_attention_scores=True)
+                scores.append(weights)
+            else:
+                x = layer(x, source_mask, training=training)
+        return (x, scores) if return_attention_scores else x
 
     def memory(self, encoded):
-        """Encoder output [b, s, d] -> each decoder layer's keys and values of the source."""
+        """Project encoder output [b, s, d] to the keys and values that each decoder layer reads."""
         return [layer.cross_attention.keys_values(encoded) for layer in self.decoder]
 
-    def decode(self, previous, memory, source_mask, training=False):
-        """The target shifted right [b, t] -> float32 logits [b, t, v] of what follows each token.
+    def decode(self, previous, memory, source_mask, training=False, return_attention_scores=False):
+        """Decode all positions of a target.
 
-        memory is from `memory`, source_mask [b, 1, 1, s].
+        Args:
+            previous: [b, t], the target shifted right.
+            memory: from `memory`.
+            source_mask: bool [b, 1, 1, s].
+            training: whether dropout acts.
+            return_attention_scores: whether to return the attention weights too.
+
+        Returns:
+            float32 logits [b, t, v] of what follows each token; with `return_attention_scores`
+            (logits, (self-attention [b, h, t, t], cross-attention [b, h, t, s]) by layer).
         """
         x = self.target_positions(self.embedding(previous))
-        x = self.target_dropout(x, training=training)
+        x, scores = self.target_dropout(x, training=training), []
         target_mask = causal_mask(ops.shape(previous)[1])
         for layer, keys_values in zip(self.decoder, memory, strict=True):
-            x, _ = layer(x, keys_values, source_mask, target_mask, training=training)
-        return self.embedding.logits(x)
+            inputs = x, keys_values, source_mask, target_mask
+            if return_attention_scores:
+                x, weights = layer(*inputs, training=training, return_attention_scores=True)
+                scores.append(weights)
+            else:
+                x = layer(*inputs, training=training)
+        logits = self.embedding.logits(x)
+        return (logits, scores) if return_attention_scores else logits
+
+    def attention(self, source, target):
+        """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`."""
+        source_mask = padding_mask(source)
+        encoded, encoder = self.encode(source, source_mask, return_attention_scores=True)
+        _, decoder = self.decode(
+            shift_right(target), self.memory(encoded), source_mask, return_attention_scores=True
+        )
+        own, cross = zip(*decoder, strict=True)
+        return Attention(*(ops.stack(weights) for weights in (encoder, own, cross)))
 
     def empty_cache(self, batch, keys):
-        """Per decoder layer {"key": [b, h, keys, d_k], "value": [b, h, keys, d_v]}.
+        """Make {"key": [b, h, keys, d_k], "value": [b, h, keys, d_v]} for each decoder layer.
 
-        keys: 0 for a cache that grows, else m for each position that it will ever have.
+        Args:
+            batch: b.
+            keys: 0 for a cache that grows, otherwise m for each position that it will ever have.
         """
         config = self.config
         shape = (batch, config.num_heads, keys)
@@ -269,16 +407,16 @@ class Transformer(keras.Model):
         ]
 
     def decode_step(self, tokens, memory, source_mask, slots, cache, position, grows=True):
-        """The hypotheses of a beam by one position: their last tokens -> what may follow.
+        """Decode one position of the hypotheses of a beam.
 
         Args:
             tokens: [b, m], the token before `position` (PAD, which is the zero vector, at 0).
             memory: from `memory`.
-            source_mask: [b, 1, 1, s].
-            slots: int32 [b, m, t], see `ancestor_mask`; at `position` a hypothesis' own.
+            source_mask: bool [b, 1, 1, s].
+            slots: int32 [b, m, t], see `ancestor_mask`; at `position` each hypothesis' own slot.
             cache: `empty_cache`, or the cache of the step before.
             position: int32 scalar.
-            grows: whether the cache does; else it has room for t positions.
+            grows: whether the cache grows; otherwise it has room for t positions.
 
         Returns:
             (vectors [b * m, d], from which `embedding` makes logits, the cache of the next step).
@@ -286,17 +424,17 @@ class Transformer(keras.Model):
         x = self.target_positions(self.embedding(ops.reshape(tokens, (-1, 1))), position=position)
         x = ops.reshape(x, (-1, self.config.d_model))  # [b * m, d]
         mask = ancestor_mask(slots[:, :, : position + 1] if grows else slots)
-        written = None if grows else position
+        append = extend_cache if grows else functools.partial(write_cache, position=position)
         next_cache = []
         for layer, keys_values, kept in zip(self.decoder, memory, cache, strict=True):
-            x, kept = layer(x, keys_values, source_mask, mask, cache=kept, position=written)
+            x, kept = layer.step(x, keys_values, source_mask, mask, kept, append)
             next_cache.append(kept)
         return x, next_cache
 
     def weights_read_once(self):
-        """A scope in which the layers find their weights read, and cast to bfloat16, beforehand.
+        """Return a scope in which the weights are already read, and cast to bfloat16 if need be.
 
-        A loop would do both again at every step.
+        A loop would otherwise do both again at every step.
         """
         scope = keras.StatelessScope()
         for variable in self.trainable_variables:
@@ -305,20 +443,17 @@ class Transformer(keras.Model):
             scope.add_update((variable, ops.cast(ops.copy(variable), dtype)))
         return scope
 
-    def attention(self, source, target):
-        """All attention weights for pairs: source [b, s], target [b, t] -> an `Attention`."""
-        layers = {
-            "encoder": [layer.self_attention for layer in self.encoder],
-            "decoder": [layer.self_attention for layer in self.decoder],
-            "cross": [layer.cross_attention for layer in self.decoder],
+    def get_config(self):
+        """Return the constructor's arguments, for Keras's serialisation."""
+        return super().get_config() | {
+            "config": dataclasses.asdict(self.config),
+            "rows": self.rows,
+            "self_attention": self._self_attention,
         }
-        weights = {name: [] for name in layers}
-        try:
-            for name, attentions in layers.items():
-                for attention in attentions:
-                    attention.record = weights[name].append
-            self(source, target)
-        finally:
-            for attention in itertools.chain(*layers.values()):
-                attention.record = None
-        return Attention(**{name: ops.stack(maps) for name, maps in weights.items()})
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Make the model that `get_config` described, with new weights."""
+        layer = config["self_attention"]
+        made = layer and keras.saving.deserialize_keras_object(layer, custom_objects)
+        return cls(**config | {"config": Model(**config["config"]), "self_attention": made})

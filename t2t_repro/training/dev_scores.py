@@ -9,7 +9,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from pipelines.batching import Batching
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator, translate_lines
 from t2t_repro.distributed.cluster import Cluster
@@ -41,7 +41,7 @@ class Validation:
         problem: Problem,
         trainer: Trainer,
         translator: Translator,
-        dev: Prepared,
+        dev: EncodedSplit,
         workdir: Path,
     ):
         self.config, self.problem = config, problem
@@ -112,7 +112,7 @@ class Validation:
         self.writer.flush()
 
 
-def each_pair_once(split: Prepared, config: Config) -> tf.data.Dataset:
+def each_pair_once(split: EncodedSplit, config: Config) -> tf.data.Dataset:
     """Every pair of a split once, in batches of the training size."""
     data = config.data
     batching = Batching(

@@ -114,7 +114,7 @@ class Loop:
 
     def _check_place(self, step: int) -> None:
         """Raises BadInput unless all workers go on from one step and train on the same pairs."""
-        mine = [step, *self.position.numpy(), len(self.batching.prepared)]
+        mine = [step, *self.position.numpy(), len(self.batching.split)]
         every = self.cluster.share(*mine).numpy()
         for index, worker in enumerate(every):
             if list(worker) != list(every[0]):
@@ -198,7 +198,7 @@ class Loop:
         epoch, first = self.position.numpy()
         while True:
             begun = int(self.trainer.optimizer.iterations.numpy()) - first
-            own = self.batching.of_epoch(epoch, begun)
+            own = self.batching.for_epoch(epoch, begun)
             for index, batch in enumerate(own.batches(epoch, first), first + 1):
                 self.position.assign([epoch, index])
                 yield batch

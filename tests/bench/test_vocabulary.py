@@ -76,7 +76,7 @@ def test_the_size_of_subword_nmt_counts_characters():
 
 @pytest.mark.usefixtures("peers")
 def test_a_text_too_small_for_ours_is_bad_input(file):
-    with pytest.raises(BadInput, match=r"37000: the text fills at most \d+"):
+    with pytest.raises(BadInput, match=r"37000: the text yields at most \d+"):
         next(rows([file(SOURCE)], [file(TARGET)], [file(SOURCE)], 37_000))
 
 

@@ -10,14 +10,7 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_repro.decoding.beam_search import (
-    BLOCK,
-    IMPOSSIBLE,
-    Lengths,
-    _top_k,
-    beam_search,
-    length_penalty,
-)
+from t2t_repro.decoding.beam_search import IMPOSSIBLE, Lengths, beam_search, length_penalty
 
 array = keras.ops.convert_to_numpy
 PAD, EOS, A, B = range(4)
@@ -198,17 +191,6 @@ def test_best_search_does_not_wait_for_the_second():
         np.array([[0, 0.7, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]), [50], calls=calls
     )
     assert calls == [0]
-
-
-def test_top_k_by_blocks_is_top_k():
-    """About three of each value, so that there are ties within and between blocks."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 900, (2, 30, 40 * BLOCK)).astype("float32")
-    for size in (x.shape[-1], BLOCK * 3, BLOCK * 10 + 1):
-        values, places = _top_k(x[:, :, :size], 6)
-        order = np.argsort(-x[:, :, :size], axis=-1, kind="stable")[:, :, :6]
-        np.testing.assert_array_equal(array(places), order)
-        np.testing.assert_array_equal(array(values), np.take_along_axis(x, order, axis=-1))
 
 
 def exhaustive(logits, max_length, alpha):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from t2t_repro.config import Decode
-from t2t_repro.decoding.beam_search import IMPOSSIBLE, make_decoder, make_scorer
+from t2t_repro.decoding.beam_search import IMPOSSIBLE
+from t2t_repro.decoding.decoder import make_decoder, make_scorer
 
 array = keras.ops.convert_to_numpy
 PAD, EOS = 0, 1

@@ -111,7 +111,7 @@ def test_heads_of_any_width_follow_the_formula(layer):
     x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
     mask = rng.random((2, 1, 4, 6)) < 0.6
     mask[..., 0] = True
-    ours = array(layer.attend(x, layer.keys_values(memory), mask))
+    ours = array(layer.attend(x, layer.keys_values(memory), mask)[0])
     theirs = [multi_head(layer, x[i], memory[i], mask[i, 0]) for i in range(2)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -155,9 +155,9 @@ def test_rows_give_what_sentences_give(layer):
     rng = np.random.default_rng(3)
     x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
     mask = rng.random((2, 1, 4, 6)) < 0.6
-    expected = array(layer.attend(x, layer.keys_values(memory), mask))
+    expected = array(layer.attend(x, layer.keys_values(memory), mask)[0])
     keys_values = layer.keys_values(memory.reshape(12, 12), batch=2)
-    rows = array(layer.attend(x.reshape(8, 12), keys_values, mask))
+    rows = array(layer.attend(x.reshape(8, 12), keys_values, mask)[0])
     np.testing.assert_allclose(rows, expected.reshape(8, 12), rtol=1e-5, atol=1e-6)
 
 

@@ -10,17 +10,17 @@ import pytest
 from paths import ROOT
 
 from pipelines.batching import Batching
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 
 BUDGET = 300
 
 
 def split_of(pairs):
-    """Pairs of lists of ids as `prepare` stores them, in one shard."""
+    """Pairs of lists of ids as `encode_split` stores them, in one shard."""
     ids = np.array([i for pair in pairs for side in pair for i in side], np.uint16)
     lengths = np.array([[len(side) for side in pair] for pair in pairs], np.int32)
     start = np.cumsum(lengths.sum(1)) - lengths.sum(1)
-    return Prepared([ids], np.zeros(len(pairs), np.int32), start, lengths, manifest={})
+    return EncodedSplit([ids], np.zeros(len(pairs), np.int32), start, lengths, manifest={})
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +175,10 @@ READER = """
 import hashlib, os, signal, sys
 import numpy as np
 from pipelines.batching import Batching
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 directory, epoch, first, count = sys.argv[1], *map(int, sys.argv[2:])
 batching = Batching(
-    Prepared.load(directory), tokens_per_batch=2000, max_shapes=512, count_padding=True, seed=1
+    EncodedSplit.load(directory), tokens_per_batch=2000, max_shapes=512, count_padding=True, seed=1
 )
 while epoch < 3:
     for source, target in batching.batches(epoch, first):
@@ -194,13 +194,13 @@ while epoch < 3:
 @pytest.mark.slow
 def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
     """Three epochs of 2,000 toy pairs; kills inside an epoch, at its edge, and right after one."""
-    from pipelines.encode import prepare
+    from pipelines.encode import encode_split
     from pipelines.toy import toy_ende
     from pipelines.vocabulary import Vocabulary
 
     pairs = list(islice(toy_ende.examples("train"), 2000))
     vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 600)
-    prepare(lambda: pairs, vocabulary, 256, tmp_path)
+    encode_split(lambda: pairs, vocabulary, 256, tmp_path)
 
     def read(epoch, first, count):
         command = [sys.executable, "-c", READER, *map(str, (tmp_path, epoch, first, count))]
@@ -209,7 +209,7 @@ def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
         return ended.stdout.splitlines()
 
     whole = read(0, 0, 0)
-    size = len(batching(Prepared.load(tmp_path), 2000).plan(0))
+    size = len(batching(EncodedSplit.load(tmp_path), 2000).plan(0))
     assert len(whole) == 3 * size == len(set(whole))
     parts = read(0, 0, 5) + read(0, 5, size - 5) + read(0, size, size + 1) + read(2, 1, 0)
     assert parts == whole

@@ -95,7 +95,7 @@ def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
     first = corpus(tmp_path / "first", text, prepared_dir=shared)
     begin(first)
     monkeypatch.setattr(Vocabulary, "learn", not_again)
-    monkeypatch.setattr(corpora, "prepare", not_again)
+    monkeypatch.setattr(corpora, "encode_split", not_again)
     second = corpus(tmp_path / "second", text, prepared_dir=shared)
     assert second.train().manifest == first.train().manifest
     for name in ("vocabulary.model", "corpus.json"):

@@ -15,11 +15,10 @@ import pytest
 import tensorflow as tf
 from paths import ROOT
 
-from pipelines import encode as preparation
-from pipelines import storage
-from pipelines.encode import block_fingerprint, fetch, finished, prepare
+from pipelines import encode, storage
+from pipelines.encode import block_fingerprint, encode_split, fetch_split, find_manifest
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, Prepared
+from pipelines.shards import MANIFEST, EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
@@ -41,8 +40,8 @@ def learn(size):
 
 
 def made(pairs, vocabulary, limit, directory):
-    prepare(lambda: iter(pairs), vocabulary, limit, directory)
-    return Prepared.load(directory)
+    encode_split(lambda: iter(pairs), vocabulary, limit, directory)
+    return EncodedSplit.load(directory)
 
 
 def sentences(prepared, side):
@@ -89,9 +88,9 @@ def test_max_length_counts_eos_and_is_allowed(tmp_path, vocabulary, side):
 
 
 def test_no_pair_left(tmp_path, vocabulary):
-    with pytest.raises(BadInput, match="no sentence pair is left, dropped: 1 with an empty side"):
+    with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: 1 with an empty"):
         made([{"source": "", "target": "x"}], vocabulary, 99, tmp_path / "train")
-    with pytest.raises(BadInput, match="no sentence pair is left, dropped: none, the text is empt"):
+    with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: none, the text"):
         made([], vocabulary, 99, tmp_path / "train")
 
 
@@ -122,7 +121,7 @@ def test_empty_and_long_is_counted_once(tmp_path, vocabulary):
 def test_manifest_sums_up_all_shards(tmp_path, vocabulary, monkeypatch):
     pairs = [{"source": "", "target": "x"}, *MANY, {"source": "x", "target": ""}]
     one = made(pairs, vocabulary, 99, tmp_path / "one").manifest
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 10)
     many = made(pairs, vocabulary, 99, tmp_path / "many")
     same = {"vocabulary", "max_length", "pairs", "source_tokens", "target_tokens", "dropped"}
     assert {name: many.manifest[name] for name in same} == {name: one[name] for name in same}
@@ -173,7 +172,7 @@ def test_ids_take_two_bytes_if_they_fit(tmp_path, size, dtype):
 
 
 def test_shards_made_by_other_processes_keep_the_order(tmp_path, vocabulary, monkeypatch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 8)
     pairs = [{"source": "", "target": "dropped"}, *MANY]
     prepared = made(pairs, vocabulary, 99, tmp_path)
     assert prepared.manifest["shards"] == 7
@@ -197,17 +196,17 @@ def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
 
 def test_finished_is_what_is_whole_and_would_be_made_alike(tmp_path, vocabulary):
     first = tmp_path / "first"
-    assert finished(vocabulary, 99, first) is None
+    assert find_manifest(vocabulary, 99, first) is None
     made(PAIRS, vocabulary, 99, first)
     manifest = json.loads((first / MANIFEST).read_text())
-    assert finished(vocabulary, 99, first) == manifest
-    assert finished(vocabulary, 98, first) is None
-    assert finished(learn(size=290), 99, first) is None
+    assert find_manifest(vocabulary, 99, first) == manifest
+    assert find_manifest(vocabulary, 98, first) is None
+    assert find_manifest(learn(size=290), 99, first) is None
     shutil.move(first, tmp_path / "moved")
-    assert finished(vocabulary, 99, tmp_path / "moved") == manifest
+    assert find_manifest(vocabulary, 99, tmp_path / "moved") == manifest
     for content in ("[1]", "{", json.dumps(manifest | {"format": 0})):
         (tmp_path / "moved" / MANIFEST).write_text(content)
-        assert finished(vocabulary, 99, tmp_path / "moved") is None
+        assert find_manifest(vocabulary, 99, tmp_path / "moved") is None
 
 
 def test_another_max_length_prepares_anew(tmp_path, vocabulary):
@@ -225,7 +224,7 @@ def test_another_vocabulary_prepares_anew(tmp_path, vocabulary):
 
 
 def test_changed_text_makes_its_shards_anew_and_no_others(tmp_path, vocabulary, monkeypatch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 10)
     made(MANY, vocabulary, 99, tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
     changed = [*MANY[:15], {"source": "a dog", "target": "ein Hund"}, *MANY[16:38]]
@@ -254,15 +253,15 @@ def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage
     expected = sentences(made(PAIRS, vocabulary, 99, tmp_path), 0)
     damage(tmp_path / name)
     with pytest.raises((OSError, ValueError)):
-        Prepared.load(tmp_path)
-    assert finished(vocabulary, 99, tmp_path) is None
+        EncodedSplit.load(tmp_path)
+    assert find_manifest(vocabulary, 99, tmp_path) is None
     assert sentences(made(PAIRS, vocabulary, 99, tmp_path), 0) == expected
 
 
 # Prepares 400 pairs in 40 shards, slowly, and tells its workers' process ids.
 SLOW = """
 import sys, time
-from pipelines import encode as preparation
+from pipelines import encode
 from pipelines.vocabulary import Vocabulary
 class Slow(Vocabulary):
     def encode_flat(self, sentences):
@@ -272,10 +271,10 @@ def pairs():
     for n in range(400):
         yield {"source": f"{n} cats", "target": f"{n} Katzen"}
 if __name__ == "__main__":
-    preparation.PAIRS_PER_SHARD = 10
+    encode.PAIRS_PER_SHARD = 10
     vocabulary = Slow(open(sys.argv[1] + "/vocabulary.model", "rb").read())
     print("begins", flush=True)
-    preparation.prepare(pairs, vocabulary, 99, sys.argv[1] + "/train")
+    encode.encode_split(pairs, vocabulary, 99, sys.argv[1] + "/train")
 """
 
 
@@ -311,10 +310,10 @@ def test_killed_preparation_leaves_no_process_and_goes_on(tmp_path, vocabulary, 
     assert workers
     wait_for(lambda: not any(map(alive, workers)))
     with pytest.raises(OSError, match=MANIFEST):
-        Prepared.load(train)
+        EncodedSplit.load(train)
     whole = {path.name: path.stat().st_mtime_ns for path in train.glob("shard-*.json")}
     assert 5 <= len(whole) < 40
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 10)
     pairs = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(400)]
     prepared = made(pairs, vocabulary, 99, train)
     assert sentences(prepared, 1) == vocabulary.encode([pair["target"] for pair in pairs])
@@ -336,7 +335,7 @@ def test_killed_worker_is_told(tmp_path, vocabulary):
         )
         os.kill(worker, signal.SIGKILL)
         told = process.communicate(timeout=60)[1]
-    assert "BadInput: a process that prepared text was killed" in told
+    assert "BadInput: a worker process that encodes text was killed" in told
 
 
 def test_few_blocks_are_in_memory():
@@ -349,7 +348,7 @@ def test_few_blocks_are_in_memory():
 
 def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
     """The old manifest must not vouch for a mixture of old and new shards."""
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 10)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 10)
     made(MANY, vocabulary, 99, tmp_path)
 
     def killed():
@@ -357,16 +356,16 @@ def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(killed, vocabulary, 99, tmp_path)
+        encode_split(killed, vocabulary, 99, tmp_path)
     with pytest.raises(OSError, match=MANIFEST):
-        Prepared.load(tmp_path)
+        EncodedSplit.load(tmp_path)
 
 
 def test_lengths_that_do_not_fit_their_ids(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     np.save(tmp_path / "shard-00000.lengths.npy", np.ones((3, 2), np.int32))
     with pytest.raises(ValueError, match="does not fit"):
-        Prepared.load(tmp_path)
+        EncodedSplit.load(tmp_path)
 
 
 def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
@@ -374,7 +373,7 @@ def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"pairs": 4}))
     with pytest.raises(ValueError, match="3 pairs, wanted 4"):
-        Prepared.load(tmp_path)
+        EncodedSplit.load(tmp_path)
 
 
 def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
@@ -424,37 +423,37 @@ def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch
 
 @pytest.mark.parametrize("scheme", ["ram://bucket", "file://{folder}"])
 def test_shards_at_an_address_are_fetched(tmp_path, vocabulary, monkeypatch, scheme):
-    monkeypatch.setattr(preparation, "in_order", map)  # what is in memory, other processes lack
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 8)
+    monkeypatch.setattr(encode, "in_order", map)  # what is in memory, other processes lack
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 8)
     address = scheme.format(folder=tmp_path / "far") + f"/{os.getpid()}/train"
-    prepare(lambda: MANY, vocabulary, 99, address)
-    fetch(address, tmp_path / "near")
+    encode_split(lambda: MANY, vocabulary, 99, address)
+    fetch_split(address, tmp_path / "near")
     expected = vocabulary.encode([pair["target"] for pair in MANY])
-    assert sentences(Prepared.load(tmp_path / "near"), 1) == expected
-    assert finished(vocabulary, 99, address)["pairs"] == 50
+    assert sentences(EncodedSplit.load(tmp_path / "near"), 1) == expected
+    assert find_manifest(vocabulary, 99, address)["pairs"] == 50
 
 
 def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabulary, monkeypatch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 25)
     address, near = f"file://{tmp_path}/far", tmp_path / "near"
     made(MANY, vocabulary, 99, tmp_path / "far")
-    fetch(address, near)
+    fetch_split(address, near)
     read, copied = storage.read, []
     monkeypatch.setattr(storage, "read", lambda d, n: (copied.append((d, n)), read(d, n))[1])
     (near / "shard-00001.ids.npy").write_bytes(b"half")
-    fetch(address, near)
+    fetch_split(address, near)
     files = [name for directory, name in copied if directory == address]
     assert files == [MANIFEST, "shard-00001.ids.npy"]
     # As many pairs and pieces as before, so that no file's size tells.
     other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
     made(other, vocabulary, 99, tmp_path / "far")
-    fetch(address, near)
+    fetch_split(address, near)
     expected = vocabulary.encode([pair["source"] for pair in other])
-    assert sentences(Prepared.load(near), 0) == expected
+    assert sentences(EncodedSplit.load(near), 0) == expected
 
 
 def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch):
-    monkeypatch.setattr(preparation, "PAIRS_PER_SHARD", 25)
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 25)
     address, near = f"file://{tmp_path}/far", tmp_path / "near"
     made(MANY, vocabulary, 99, tmp_path / "far")
     read = storage.read
@@ -466,18 +465,18 @@ def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch)
 
     monkeypatch.setattr(storage, "read", killed)
     with pytest.raises(KeyboardInterrupt):
-        fetch(address, near)
+        fetch_split(address, near)
     with pytest.raises(OSError, match=MANIFEST):
-        Prepared.load(near)
+        EncodedSplit.load(near)
     monkeypatch.setattr(storage, "read", read)
-    fetch(address, near)
-    assert len(Prepared.load(near)) == 50
+    fetch_split(address, near)
+    assert len(EncodedSplit.load(near)) == 50
 
 
 def test_copy_of_another_split_is_not_believed_after_a_kill(tmp_path, vocabulary, monkeypatch):
     address, near = f"file://{tmp_path}/far", tmp_path / "near"
     made(MANY, vocabulary, 99, tmp_path / "far")
-    fetch(address, near)
+    fetch_split(address, near)
     other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
     made(other, vocabulary, 99, tmp_path / "far")
     remove = storage.remove
@@ -489,18 +488,18 @@ def test_copy_of_another_split_is_not_believed_after_a_kill(tmp_path, vocabulary
 
     monkeypatch.setattr(storage, "remove", killed)
     with pytest.raises(KeyboardInterrupt):
-        fetch(address, near)
+        fetch_split(address, near)
     monkeypatch.setattr(storage, "remove", remove)
-    fetch(address, near)
+    fetch_split(address, near)
     expected = vocabulary.encode([pair["source"] for pair in other])
-    assert sentences(Prepared.load(near), 0) == expected
+    assert sentences(EncodedSplit.load(near), 0) == expected
 
 
 def test_shard_that_is_cut_short_at_an_address(tmp_path, vocabulary):
     made(MANY, vocabulary, 99, tmp_path / "far")
     truncate(tmp_path / "far/shard-00000.ids.npy")
     with pytest.raises(BadInput, match=r"shard-00000\.ids\.npy is missing or cut short"):
-        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+        fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
 
 
 @pytest.mark.parametrize("scheme", ["ram://far", "file://{folder}", "{folder}"])
@@ -526,9 +525,9 @@ def test_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, scheme):
 
 def test_nothing_to_fetch(tmp_path):
     with pytest.raises(BadInput, match=r"no finished split there, manifest\.json is missing"):
-        fetch(f"file://{tmp_path}/far", tmp_path / "near")
+        fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
 
 
 def test_address_that_tensorflow_does_not_know(tmp_path, vocabulary):
     with pytest.raises(BadInput, match=r"^gopher://hole: .*not implemented.*; wanted an address"):
-        prepare(lambda: PAIRS, vocabulary, 99, "gopher://hole")
+        encode_split(lambda: PAIRS, vocabulary, 99, "gopher://hole")

@@ -6,8 +6,8 @@ import pytest
 
 from pipelines import encode as preparation
 from pipelines import storage
-from pipelines.encode import prepare
-from pipelines.encode_on_beam import prepare_on_beam
+from pipelines.encode import encode_split
+from pipelines.encode_on_beam import encode_split_on_beam
 from pipelines.errors import BadInput
 from pipelines.shards import MANIFEST
 from pipelines.vocabulary import Vocabulary
@@ -30,17 +30,17 @@ def contents(directory):
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_files_are_those_of_prepare(tmp_path, vocabulary):
-    manifest = prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path / "beam"), LOCAL)
-    assert manifest == prepare(lambda: PAIRS, vocabulary, 99, tmp_path / "here")
+def test_files_are_those_of_encode_split(tmp_path, vocabulary):
+    manifest = encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path / "beam"), LOCAL)
+    assert manifest == encode_split(lambda: PAIRS, vocabulary, 99, tmp_path / "here")
     assert contents(tmp_path / "beam") == contents(tmp_path / "here")
     assert manifest["shards"] == 7
 
 
 def test_goes_on_where_it_was_stopped(tmp_path, vocabulary):
-    prepare(lambda: PAIRS[:32], vocabulary, 99, tmp_path)
+    encode_split(lambda: PAIRS[:32], vocabulary, 99, tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
-    manifest = prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
+    manifest = encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
     assert manifest["pairs"] == 50
     assert len(before) == 12
@@ -49,26 +49,26 @@ def test_goes_on_where_it_was_stopped(tmp_path, vocabulary):
 
 def test_shards_may_lie_at_an_address(tmp_path, vocabulary):
     address = f"file://{tmp_path}/far"
-    prepare_on_beam(lambda: PAIRS, vocabulary, 99, address, LOCAL)
-    prepare(lambda: PAIRS, vocabulary, 99, tmp_path / "here")
+    encode_split_on_beam(lambda: PAIRS, vocabulary, 99, address, LOCAL)
+    encode_split(lambda: PAIRS, vocabulary, 99, tmp_path / "here")
     assert contents(tmp_path / "far") == contents(tmp_path / "here")
 
 
 def test_bad_text_is_told_as_always(tmp_path, vocabulary):
     pairs = [{"source": "", "target": "x"}]
-    with pytest.raises(BadInput, match="no sentence pair is left, dropped: 1 with an empty side"):
-        prepare_on_beam(lambda: pairs, vocabulary, 99, str(tmp_path), LOCAL)
+    with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: 1 with an empty"):
+        encode_split_on_beam(lambda: pairs, vocabulary, 99, str(tmp_path), LOCAL)
 
 
 def test_failed_start_leaves_no_manifest(tmp_path, vocabulary):
     """Else it would vouch for a mixture of old and new shards."""
-    prepare(lambda: PAIRS, vocabulary, 99, tmp_path)
+    encode_split(lambda: PAIRS, vocabulary, 99, tmp_path)
 
     def broken():
         raise BadInput("no text")
 
     with pytest.raises(BadInput, match="no text"):
-        prepare_on_beam(broken, vocabulary, 99, str(tmp_path), LOCAL)
+        encode_split_on_beam(broken, vocabulary, 99, str(tmp_path), LOCAL)
     assert not (tmp_path / MANIFEST).exists()
 
 
@@ -76,20 +76,22 @@ def test_directory_that_the_workers_do_not_share(tmp_path, vocabulary, monkeypat
     read = storage.read
     monkeypatch.setattr(storage, "read", lambda d, n: None if n == MANIFEST else read(d, n))
     with pytest.raises(BadInput, match="give a --prepared_dir that all of them reach"):
-        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
+        encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
 
 
 def test_option_of_another_type(tmp_path, vocabulary):
     with pytest.raises(BadInput, match=r"--beam_pipeline_options: .*invalid int value: 'two'"):
-        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), ["direct_num_workers=two"])
+        encode_split_on_beam(
+            lambda: PAIRS, vocabulary, 99, str(tmp_path), ["direct_num_workers=two"]
+        )
 
 
 def test_unknown_runner(tmp_path, vocabulary):
     with pytest.raises(BadInput, match=r"--beam_pipeline_options: .*NoSuchRunner"):
-        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), ["runner=NoSuchRunner"])
+        encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), ["runner=NoSuchRunner"])
 
 
 def test_beam_is_not_installed(tmp_path, vocabulary, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(BadInput, match=r'not installed; pip install "t2t_repro\[beam\]"'):
-        prepare_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
+        encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)

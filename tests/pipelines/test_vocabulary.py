@@ -388,21 +388,21 @@ def test_model_with_other_special_ids_is_bad_input(tmp_path):
         vocab_size=45,
         minloglevel=2,
     )
-    with pytest.raises(BadInput, match="of another making"):
+    with pytest.raises(BadInput, match="made by another program"):
         Vocabulary.load(tmp_path)
 
 
 def test_too_large_a_size_names_one_that_works():
-    with pytest.raises(BadInput, match=r"--vocabulary_size=37000: .*at most \d+;") as info:
+    with pytest.raises(BadInput, match=r"--vocabulary_size=37000: .*at most \d+ pieces;") as info:
         Vocabulary.learn(ENGLISH, 37_000)
-    most = int(str(info.value).split("at most ")[1].split(";")[0])
+    most = int(str(info.value).split("at most ")[1].split()[0])
     assert Vocabulary.learn(ENGLISH, most).size == most
 
 
 @pytest.mark.parametrize("size", [-1, 0, 100, 261])
 def test_too_small_a_size_names_one_that_works(size):
     """3 special pieces, 256 bytes, "h", "i" and the mark of a word's start: 262."""
-    with pytest.raises(BadInput, match=rf"--vocabulary_size={size}: .*at least 262;"):
+    with pytest.raises(BadInput, match=rf"--vocabulary_size={size}: .*at least 262 pieces;"):
         Vocabulary.learn(["hi"], size)
     assert Vocabulary.learn(["hi"], 262).size == 262
 

@@ -18,9 +18,9 @@ from paths import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.batching import Batching
-from pipelines.encode import prepare
+from pipelines.encode import encode_split
 from pipelines.errors import BadInput
-from pipelines.shards import Prepared
+from pipelines.shards import EncodedSplit
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
@@ -55,8 +55,8 @@ def data(tmp_path_factory):
     pairs = list(islice(toy_ende.examples("train"), 60))
     vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 400)
     directory = tmp_path_factory.mktemp("data") / "train"
-    prepare(lambda: pairs, vocabulary, 256, directory)
-    return Prepared.load(directory)
+    encode_split(lambda: pairs, vocabulary, 256, directory)
+    return EncodedSplit.load(directory)
 
 
 def config_with(**changes):
@@ -153,7 +153,7 @@ def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
     data, epoch, tmp_path, monkeypatch
 ):
     begun = []
-    monkeypatch.setattr(Batching, "of_epoch", lambda self, *place: begun.append(place) or self)
+    monkeypatch.setattr(Batching, "for_epoch", lambda self, *place: begun.append(place) or self)
     last = 2 * epoch + 2
     train(data, tmp_path, stop_at=epoch + 2, train_steps=last)
     train(data, tmp_path, train_steps=last)

@@ -157,7 +157,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 
 from t2t_repro.training.checkpoints import Checkpoints, average_last
 from t2t_repro.config import Decode, Model, Train
-from t2t_repro.decoding.beam_search import make_decoder
+from t2t_repro.decoding.decoder import make_decoder
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.model.transformer import Transformer
 

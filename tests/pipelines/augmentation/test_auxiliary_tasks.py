@@ -32,7 +32,7 @@ def second(tasks, epoch=0):
     decode = tasks.vocabulary.decode
     return [
         (mark, *(text.split() for text in decode([source, target])))
-        for (mark, *source), target in pieces(tasks(tasks.prepared, epoch))[COUNT:]
+        for (mark, *source), target in pieces(tasks(tasks.split, epoch))[COUNT:]
     ]
 
 
@@ -104,10 +104,10 @@ def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     own = corpus.batching()
     dropout, tasks = own.alterations
     assert isinstance(dropout, BpeDropout)
-    assert (tasks.most, own.altered_updates) == (99, 75)
-    first = own.of_epoch(epoch=0, begun=0).prepared
-    drawn = dropout(own.prepared, 0)
+    assert (tasks.max_length, own.altered_updates) == (99, 75)
+    first = own.for_epoch(epoch=0, updates_before=0).split
+    drawn = dropout(own.split, 0)
     assert np.array_equal(first.lengths[: len(drawn)], drawn.lengths)
-    assert np.array_equal(first.lengths[len(drawn) :], tasks(own.prepared, 0).lengths[len(drawn) :])
-    assert len(first) == 2 * len(own.prepared)
-    assert own.of_epoch(epoch=9, begun=75) is own
+    assert np.array_equal(first.lengths[len(drawn) :], tasks(own.split, 0).lengths[len(drawn) :])
+    assert len(first) == 2 * len(own.split)
+    assert own.for_epoch(epoch=9, updates_before=75) is own

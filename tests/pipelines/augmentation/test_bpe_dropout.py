@@ -10,8 +10,8 @@ from pieces import pieces
 
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Batching
-from pipelines.encode import prepare
-from pipelines.shards import Prepared
+from pipelines.encode import encode_split
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import EOS
 from t2t_repro import config
 from t2t_repro.corpus import Corpus
@@ -21,7 +21,7 @@ MOST = 256
 
 @pytest.fixture
 def dropout(toy_vocabulary):
-    return BpeDropout(toy_vocabulary, chance=0.1, most=MOST, seed=1)
+    return BpeDropout(toy_vocabulary, dropout=0.1, max_length=MOST, seed=1)
 
 
 def batching(prepared, *alterations, updates=10**6):
@@ -36,9 +36,9 @@ def batching(prepared, *alterations, updates=10**6):
     )
 
 
-def rows(own, epoch, begun=0, first=0):
+def rows(own, epoch, updates_before=0, first=0):
     """Of an epoch's batches, both sides of each."""
-    split = own.of_epoch(epoch, begun)
+    split = own.for_epoch(epoch, updates_before)
     return [
         side.tolist() for batch in split.batches(epoch, first).as_numpy_iterator() for side in batch
     ]
@@ -58,8 +58,8 @@ def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabula
 def test_sides_and_blocks_have_pieces_drawn_apart(toy_vocabulary, dropout, tmp_path, monkeypatch):
     monkeypatch.setattr("pipelines.augmentation.bpe_dropout._BLOCK", 10)
     text = "The teacher does not want to close the small window."
-    prepare(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
-    drawn = pieces(dropout(Prepared.load(tmp_path), epoch=0))
+    encode_split(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
+    drawn = pieces(dropout(EncodedSplit.load(tmp_path), epoch=0))
     assert np.mean([s == t for s, t in drawn]) < 0.5
     assert drawn[:10] != drawn[10:]
 
@@ -85,16 +85,16 @@ def test_each_epoch_has_other_pieces_and_a_restart_the_same(toy_split, dropout):
 def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
     def filled(own):
         cells = sum(len(batch.pairs) * sum(batch[1:]) for batch in own.plan(0))
-        return own.prepared.lengths.sum() / cells
+        return own.split.lengths.sum() / cells
 
-    varied = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
+    varied = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
     assert filled(varied) > filled(batching(toy_split)) - 0.05
 
 
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
     """TensorFlow keeps the functions that read batches; the text must not hang on them."""
-    own = batching(toy_split, dropout).of_epoch(epoch=0, begun=0)
-    split, batches = weakref.ref(own.prepared), own.batches(epoch=0)
+    own = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
+    split, batches = weakref.ref(own.split), own.batches(epoch=0)
     del own
     gc.collect()
     assert len(list(batches)) > 1
@@ -105,21 +105,21 @@ def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
 
 def test_it_ends_with_the_epochs_that_begin_before_an_update(toy_split, dropout):
     plain, own = batching(toy_split), batching(toy_split, dropout, updates=10)
-    assert rows(own, epoch=1, begun=9) == rows(batching(toy_split, dropout), epoch=1)
-    assert rows(own, epoch=1, begun=10) == rows(plain, epoch=1)
-    assert rows(own, epoch=1, begun=9) != rows(plain, epoch=1)
+    assert rows(own, epoch=1, updates_before=9) == rows(batching(toy_split, dropout), epoch=1)
+    assert rows(own, epoch=1, updates_before=10) == rows(plain, epoch=1)
+    assert rows(own, epoch=1, updates_before=9) != rows(plain, epoch=1)
 
 
 def test_a_sentence_that_would_grow_too_long_stays(toy_split, dropout):
     longest = int(toy_split.lengths.max())
-    bounded = dataclasses.replace(dropout, chance=0.9, most=longest)(toy_split, epoch=0)
+    bounded = dataclasses.replace(dropout, dropout=0.9, max_length=longest)(toy_split, epoch=0)
     assert bounded.lengths.max() <= longest
     same = [old == new for old, new in zip(pieces(toy_split), pieces(bounded), strict=True)]
     assert 0 < np.mean(same) < 1
 
 
 def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
-    none = dataclasses.replace(dropout, chance=0.0)
+    none = dataclasses.replace(dropout, dropout=0.0)
     assert pieces(none(toy_split, epoch=0)) == pieces(toy_split)
 
 
@@ -128,9 +128,9 @@ def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
     own = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching()
     (dropout,) = own.alterations
-    assert (dropout.chance, own.altered_updates, dropout.most) == (0.1, last, 99)
+    assert (dropout.dropout, own.altered_updates, dropout.max_length) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
     own = Corpus(config.resolve("toy_ende"), tmp_path).batching()
-    assert own.of_epoch(epoch=0, begun=0) is own
+    assert own.for_epoch(epoch=0, updates_before=0) is own

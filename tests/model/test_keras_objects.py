@@ -1,0 +1,104 @@
+"""Layers and model as Keras objects: configuration, `model.save`, `summary`, docstring examples."""
+
+import doctest
+import importlib
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from t2t_repro.model.attention import MultiHeadAttention
+from t2t_repro.model.layers import (
+    AddNorm,
+    FeedForward,
+    LearnedPositions,
+    SharedEmbedding,
+    SinusoidalPositions,
+)
+from t2t_repro.model.table1_layers import (
+    Convolution,
+    Recurrent,
+    RestrictedSelfAttention,
+    SeparableConvolution,
+)
+from t2t_repro.model.transformer import DecoderLayer, EncoderLayer, Transformer
+
+array = keras.ops.convert_to_numpy
+
+SOURCE = np.array([[8, 3, 1, 0, 0], [5, 9, 17, 4, 1]], "int32")
+TARGET = np.array([[6, 11, 1, 0], [7, 22, 12, 1]], "int32")
+ATTENTION = {"d_model": 12, "num_heads": 3, "d_k": 5, "d_v": 7}
+
+
+def attention():
+    return MultiHeadAttention(**ATTENTION, dropout=0.2)
+
+
+LAYERS = [
+    attention,
+    lambda: RestrictedSelfAttention(4, **ATTENTION),
+    lambda: EncoderLayer(attention(), FeedForward(12, 20), 0.3),
+    lambda: DecoderLayer(attention(), attention(), FeedForward(12, 20), 0.3),
+    lambda: AddNorm(0.4),
+    lambda: FeedForward(12, 20),
+    lambda: SharedEmbedding(23, 12),
+    SinusoidalPositions,
+    lambda: LearnedPositions(9, 12),
+    lambda: Recurrent(12),
+    lambda: Convolution(3, 12, dilation=2),
+    lambda: SeparableConvolution(3, 12),
+]
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_every_layer_can_be_made_again_from_its_configuration(make):
+    layer = make()
+    config = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+    other = keras.saving.deserialize_keras_object(config)
+    assert type(other) is type(layer)
+    assert other.get_config() == layer.get_config()
+    assert config["registered_name"] == f"t2t_repro>{type(layer).__name__}"
+
+
+@pytest.mark.parametrize("changes", [{}, {"dtype": "mixed_bfloat16", "learned_positions": 7}])
+def test_saved_model_gives_the_same_logits(build, changes, tmp_path):
+    model = build(**changes)
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    assert (type(other), other.config, other.name) == (Transformer, model.config, "transformer")
+    assert other.dtype_policy == model.dtype_policy
+    np.testing.assert_array_equal(array(other(SOURCE, TARGET)), array(model(SOURCE, TARGET)))
+
+
+def test_saved_model_keeps_its_layer_type_and_its_name(build, tmp_path):
+    restricted = RestrictedSelfAttention(4, **ATTENTION)
+    model = Transformer(build().config, self_attention=restricted, name="mine")
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    assert {type(layer.self_attention) for layer in other.encoder} == {RestrictedSelfAttention}
+    paths = {variable.path.split("/")[0] for variable in other.trainable_variables}
+    assert paths == {"embedding", "mine"}
+    np.testing.assert_array_equal(array(other(SOURCE, TARGET)), array(model(SOURCE, TARGET)))
+
+
+def test_summary_names_every_layer_with_its_parameters(build):
+    lines = []
+    build().summary(print_fn=lines.append)
+    (text,) = lines
+    rows = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in text.splitlines() if "│" in line]
+    shown = {row[0].split(" ")[0]: row[2] for row in rows}
+    one = build().encoder[0].count_params()
+    assert shown["embedding"] == "276"  # 23 x 12
+    assert shown["encoder_0"] == shown["encoder_1"] == f"{one:,}"
+    assert {"decoder_0", "decoder_1"} <= shown.keys()
+
+
+@pytest.mark.parametrize("name", ["attention", "layers", "table1_layers", "transformer"])
+def test_the_examples_of_the_docstrings_run(name):
+    module = importlib.import_module(f"t2t_repro.model.{name}")
+    names = {"np": np, "keras": keras, "FeedForward": FeedForward}
+    results = doctest.testmod(module, extraglobs=names)
+    assert results.attempted > 4
+    assert not results.failed
