@@ -634,6 +634,7 @@ def test_damage_is_told_where_it_is_reached(copy, no_network):
 # A whole process
 
 
+@pytest.mark.slow
 def test_train_without_network(tmp_path, no_network):
     needed = wmt.needed_bytes(wmt.archives(builder(tmp_path), "de-en"), "de-en")
     if real_disk_usage(tmp_path).free < needed:
