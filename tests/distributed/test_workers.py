@@ -154,6 +154,7 @@ def runs(tsv, tmp_path_factory):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_losses_are_those_of_one_process(runs, count):
     (one, _), (several, _) = runs[1], runs[count]
     losses = events(one, "train/loss")
@@ -166,6 +167,7 @@ def test_losses_are_those_of_one_process(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_state_is_that_of_one_process(runs, count):
     (one, _), (several, _) = runs[1], runs[count]
     expected, got = state(one), state(several)
@@ -175,6 +177,7 @@ def test_state_is_that_of_one_process(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_every_file_is_written_once(runs, count):
     """The names are those that one process leaves: one file of events, no second checkpoints."""
 
@@ -188,6 +191,7 @@ def test_every_file_is_written_once(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_only_the_chief_speaks(runs, count):
     _, job = runs[count]
     assert job.said()[-1].startswith("trained; now: ")
@@ -197,6 +201,7 @@ def test_only_the_chief_speaks(runs, count):
         assert re.fullmatch(rf"worker {number} at \S+ waits until all {count} workers .*", line)
 
 
+@pytest.mark.slow
 def test_one_process_takes_the_run_over(runs, tmp_path):
     workdir, _ = runs[2]
     restored = experiment.restore(Workdir(workdir), {"average_last": 1})
@@ -225,6 +230,7 @@ class Listener:
         pass
 
 
+@pytest.mark.slow
 def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd):
     """Not even what the chief writes too, which the names of the files would not show."""
     workdir = Path(shutil.copytree(runs[1][0], tmp_path / "run"))
@@ -285,6 +291,7 @@ def found(tmp_path_factory):
     return results
 
 
+@pytest.mark.slow
 def test_every_row_is_given_to_one_replica(found):
     rows = sorted(row for result in found for row in result["rows"])
     batches = [np.arange(count * 2).reshape(count, 2) + 100 * count for count in (1, 2, 7)]
@@ -292,11 +299,13 @@ def test_every_row_is_given_to_one_replica(found):
     assert [len(result["rows"]) for result in found] == [5, 3, 2]
 
 
+@pytest.mark.slow
 def test_workers_tell_each_other_numbers(found):
     everybody = [[index, 2**40 + index] for index in range(3)]
     assert [result["shared"] for result in found] == [everybody] * 3
 
 
+@pytest.mark.slow
 def test_chief_acts_and_the_others_learn_that_it_failed(found):
     assert [result["by chief"] for result in found] == ["of 0", None, None]
     chief, *others = [result["failure"] for result in found]
@@ -339,6 +348,7 @@ def story(tsv, tmp_path_factory):
     ("what", "survivor", "gone"),
     [("worker killed", 0, "worker 1"), ("chief killed", 1, "worker 0")],
 )
+@pytest.mark.slow
 def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
     statuses, said = story[what]
     assert statuses[survivor] == 1
@@ -355,6 +365,7 @@ def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
         assert len(lines) == 2  # that it waited, and this one
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_torn(story):
     """Each start went on from the newest one of the start before."""
     for what, step in zip(["chief killed", "stopped"], story["steps"][1:], strict=False):
@@ -362,6 +373,7 @@ def test_no_checkpoint_is_torn(story):
         assert any(f"resuming from step {step} of" in line for line in chief), chief
 
 
+@pytest.mark.slow
 def test_asking_one_worker_to_stop_stops_all_with_a_checkpoint(story):
     statuses, said = story["stopped"]
     assert statuses == [1, 1], said
@@ -369,6 +381,7 @@ def test_asking_one_worker_to_stop_stops_all_with_a_checkpoint(story):
     assert not any("Traceback" in line for lines in said for line in lines)
 
 
+@pytest.mark.slow
 def test_after_all_that_the_state_is_that_of_an_uninterrupted_run(story, tsv, tmp_path):
     steps = f"--train_steps={story['steps'][-1]}"
     job = train_job(tmp_path / "run", {}, tsv, steps, "--checkpoint_steps=1000000")
@@ -378,6 +391,7 @@ def test_after_all_that_the_state_is_that_of_an_uninterrupted_run(story, tsv, tm
         np.testing.assert_allclose(got[name], value, rtol=1e-2, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_chief_that_cannot_begin_ends_all(tmp_path):
     job = train_job(tmp_path / "run", cluster_of(2), tmp_path / "absent")
     assert job.end(within=60) == [2, 2], job.everything

@@ -191,6 +191,7 @@ while epoch < 3:
 """
 
 
+@pytest.mark.slow
 def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
     """Readers of 2,000 pairs are killed inside an epoch, at its end and right after its end."""
     from pipelines.encode import encode_split

@@ -273,7 +273,7 @@ def prepare(*flags):
     )
 
 
-@pytest.mark.parametrize("beam", [False, True])
+@pytest.mark.parametrize("beam", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, beam):
     packed = tmp_path / "text.en.gz"
     packed.write_bytes(gzip.compress(Path(text["source_files"][0]).read_bytes()))
@@ -296,6 +296,7 @@ def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, 
     assert json.loads((workdir / "prepared/dev/manifest.json").read_text())["pairs"] > 5
 
 
+@pytest.mark.slow
 def test_unknown_beam_runner(tmp_path, text):
     ended = prepare(
         f"--workdir={tmp_path / 'run'}",

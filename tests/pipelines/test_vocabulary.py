@@ -222,6 +222,7 @@ json.dump({"ids": ids.numpy().tolist(), "texts": texts, "ours": ours}, sys.stdou
 """
 
 
+@pytest.mark.slow
 def test_saved_model_agrees_in_a_process_without_this_project(vocabulary, tmp_path):
     tf.saved_model.save(RoundTrip(vocabulary), str(tmp_path / "export"))
     process = subprocess.run(

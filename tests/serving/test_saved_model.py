@@ -3,12 +3,11 @@
 import functools
 import json
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
+import clean_process
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -210,20 +209,6 @@ def test_eight_threads(signatures, alone):
 
 # Other processes
 
-# The beginning of a program that has TensorFlow, and nothing of this project.
-ALONE = """
-import json, sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("t2t_repro", "pipelines"):
-            raise ImportError(f"{name} must not be needed")
-
-sys.meta_path.insert(0, Blocker())
-import tensorflow as tf
-import tensorflow_text
-"""
-
 CLEAN = """
 def resident():
     with open("/proc/self/status") as file:
@@ -240,23 +225,12 @@ json.dump({"answers": [a.decode() for a in answers], "growth": resident() - warm
 """
 
 
-def child(*arguments, stdin=""):
-    """What a process without this code on its path prints."""
-    done = subprocess.run(
-        [sys.executable, "-I", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=Path.home(),
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.slow
 def test_a_clean_process_and_2000_calls(exports, alone):
     """Memory: 2,000 calls after the first 100 take less than 4 MiB more, 2 KiB a call."""
-    result = json.loads(child("-c", ALONE + CLEAN, exports / "text" / "1", stdin=json.dumps(LINES)))
+    program = clean_process.ALONE + CLEAN
+    given = exports / "text" / "1"
+    result = json.loads(clean_process.output_of("-c", program, given, stdin=json.dumps(LINES)))
     assert [answer.encode() for answer in result["answers"]] == alone
     assert result["growth"] < 4
 
@@ -267,9 +241,10 @@ SAVED_MODEL_CLI = "from tensorflow.python.tools import saved_model_cli; saved_mo
 def saved_model_cli(exports, name, signature, value, imports=""):
     given = ["run", "--dir", exports / name / "1", "--tag_set", "serve"]
     given += ["--signature_def", signature, "--input_exprs", value]
-    return child("-W", "ignore", "-c", f"{imports}{SAVED_MODEL_CLI}", *given)
+    return clean_process.output_of("-W", "ignore", "-c", f"{imports}{SAVED_MODEL_CLI}", *given)
 
 
+@pytest.mark.slow
 def test_plain_saved_model_cli_runs_ids(run, exports, signatures):
     ids = run.vocabulary.encode(LINES[:1])
     printed = saved_model_cli(exports, "ids", "translate_ids", f"ids={ids}")
@@ -278,6 +253,7 @@ def test_plain_saved_model_cli_runs_ids(run, exports, signatures):
     assert [int(word) for word in numbers.split()] == expected.numpy()[0].tolist()
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
     printed = saved_model_cli(
         exports, "text", "serving_default", f"text={LINES[:1]}", "import tensorflow_text; "

@@ -24,6 +24,7 @@ from pipelines.shards import EncodedSplit
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
+from t2t_repro import experiment
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
@@ -285,9 +286,8 @@ class Child:
 def finished(tmp_path_factory):
     """The work directory of a run of 3 steps."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
-    settings = [f"--{name}={value}" for name, value in TINY.items()]
-    child = Child(workdir, *settings, "--train_steps=3", "--log_steps=1", "--checkpoint_steps=2")
-    assert child.end() == 0, child.stderr
+    config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
+    experiment.train(experiment.build(config, workdir, default_strategy()))
     return workdir
 
 
@@ -296,6 +296,7 @@ def workdir(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
     """SIGINT, then SIGTERM in the run that goes on."""
     steps = saved_steps(workdir / "checkpoints")

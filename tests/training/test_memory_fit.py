@@ -64,11 +64,13 @@ def peak():
     return most - least
 
 
+@pytest.mark.slow
 def test_the_loss_holds_one_array_over_the_vocabulary_beside_the_logits(peak):
     logits = 63 * 16 * ROWS * 4
     assert 1.7 * logits < peak < 2.5 * logits
 
 
+@pytest.mark.slow
 def test_prediction_finds_that_too(peak):
     less, more = (memory_fit.predicted(WIDE, ROWS, "float32", (n, 16, 16)) for n in (1, 64))
     assert more - less == pytest.approx(peak, rel=0.25)
@@ -95,6 +97,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_step_that_does_not_fit_ends_its_own_process_only(tmp_path):
     script = tmp_path / "limited.py"
     script.write_text(LIMITED, encoding="utf-8")

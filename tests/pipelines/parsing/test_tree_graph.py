@@ -52,7 +52,11 @@ def test_every_tree_of_toy_parsing():
 @pytest.mark.skipif(not (DATA / "gum_trees").exists(), reason=f"needs the treebanks in {DATA}")
 @pytest.mark.parametrize(
     "file",
-    ["gum_trees/dev.ptb", "gum_trees/train.ptb.gz", "treebank_sample/train.mrg.gz"],
+    [
+        "gum_trees/dev.ptb",
+        pytest.param("gum_trees/train.ptb.gz", marks=pytest.mark.slow),
+        pytest.param("treebank_sample/train.mrg.gz", marks=pytest.mark.slow),
+    ],
 )
 def test_real_trees(file):
     gold = list(map(trees.normalised, trees.read(DATA / file)))

@@ -5,16 +5,13 @@ proxy on 127.0.0.1 serves them; this works because WMT's addresses are plain htt
 """
 
 import dataclasses
-import gzip
 import hashlib
 import http.server
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -22,6 +19,22 @@ from pathlib import Path
 import pytest
 import tensorflow_datasets as tfds
 from paths import DATA, ROOT
+from wmt_archives import (
+    CRAWL,
+    DEV,
+    EUROPARL,
+    GIGA,
+    NEWS,
+    STAND_INS,
+    archive,
+    builder,
+    corpus_files,
+    lines,
+    pack,
+    put_into_cache,
+    sides,
+    small_archives,
+)
 
 from pipelines.errors import BadInput
 from pipelines.sources import tfds_source, wmt
@@ -32,93 +45,7 @@ from t2t_repro.scoring import bleu
 pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"needs real parallel text in {DATA}")
 both_languages = pytest.mark.parametrize("languages", ["de-en", "fr-en"])
 
-EUROPARL = "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz"
-CRAWL = "http://www.statmt.org/wmt13/training-parallel-commoncrawl.tgz"
-UN = "http://www.statmt.org/wmt13/training-parallel-un.tgz"
-NEWS = "http://www.statmt.org/wmt14/training-parallel-nc-v9.tgz"
-GIGA = "http://www.statmt.org/wmt10/training-giga-fren.tar"
-DEV = "http://data.statmt.org/wmt19/translation-task/dev.tgz"
-
-# The text that replaces each corpus: (file name with a place for the language, number of lines
-# from the start). No two numbers are equal, and only LibreOffice's help has repeated lines.
-STAND_INS = {
-    "de-en": {
-        EUROPARL: ("libreoffice_help/train.en-de.{}.gz", 2000),
-        CRAWL: ("wmt_train_sample/train.tok.{}.gz", 1000),
-        NEWS: ("libreoffice_help/dev.en-de.{}", 990),
-    },
-    "fr-en": {
-        EUROPARL: ("libreoffice_help/train.en-fr.{}.gz", 1900),
-        CRAWL: ("wmt_news/newstest2010.{}", 1100),
-        UN: ("wmt_news/newstest2009.{}", 800),  # has U+0085 inside lines
-        NEWS: ("libreoffice_help/dev.en-fr.{}", 988),
-        GIGA: ("wmt_news/newstest2011.{}", 700),
-    },
-}
-INSIDE = {
-    EUROPARL: "training/europarl-v7.{pair}.{language}",
-    CRAWL: "commoncrawl.{pair}.{language}",
-    UN: "un/undoc.2000.{pair}.{language}",
-    NEWS: "training/news-commentary-v9.{pair}.{language}",
-    GIGA: "giga-fren.release2.fixed.{language}.gz",
-}
 TRAIN_PAIRS = {"de-en": 2000 + 1000 + 990, "fr-en": 1900 + 1100 + 800 + 988 + 700}
-
-
-def lines(name, count=None):
-    """Return the first lines of a real file, as bytes; only a line feed ends a line."""
-    content = (DATA / name).read_bytes()
-    content = gzip.decompress(content) if name.endswith(".gz") else content
-    return content.removesuffix(b"\n").split(b"\n")[:count]
-
-
-def sgm(texts):
-    segments = (b'<seg id="%d">%s</seg>\n' % numbered for numbered in enumerate(texts, start=1))
-    return b'<doc docid="1">\n<p>\n' + b"".join(segments) + b"</p>\n</doc>\n"
-
-
-def sides(languages):
-    return languages.removesuffix("-en"), "en"
-
-
-def corpus_files(url, languages):
-    """Return {name in the archive: content} of a corpus; in two pairs one side is empty."""
-    name, count = STAND_INS[languages][url]
-    other, english = (lines(name.format(side), count) for side in sides(languages))
-    other, english = [*other, b"", b"ohne"], [*english, b"without", b""]
-    files = {}
-    for language, texts in zip(sides(languages), (other, english), strict=True):
-        path = INSIDE[url].format(pair=languages, language=language)
-        content = b"\n".join(texts) + b"\n"
-        files[path] = gzip.compress(content) if path.endswith(".gz") else content
-    return files
-
-
-def dev_files(languages):
-    """Return newstest2013 as plain text, and newstest2012 in place of 2014 as SGML."""
-    other, _ = sides(languages)
-    files = {f"dev/newstest2013.{s}": (DATA / f"wmt_news/newstest2013.{s}").read_bytes()
-             for s in sides(languages)}  # fmt: skip
-    for role, language in (("src", other), ("ref", "en")):
-        path = f"dev/newstest2014-{other}en-{role}.{language}.sgm"
-        files[path] = sgm(lines(f"wmt_news/newstest2012.{language}"))
-    return files
-
-
-def pack(url, files):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w" if url.endswith(".tar") else "w:gz") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
-
-
-def small_archives(languages):
-    urls = STAND_INS[languages]
-    packed = {url: pack(url, corpus_files(url, languages)) for url in urls}
-    return packed | {DEV: pack(DEV, dev_files(languages))}
 
 
 def expected_pairs(split, languages):
@@ -143,27 +70,6 @@ def in_any_order(pairs):
 
 def read(split, data_dir, languages="de-en"):
     return list(wmt.examples(split, languages=languages, data_dir=str(data_dir)))
-
-
-def builder(data_dir, languages="de-en"):
-    return tfds.builder_cls(wmt.NAME)(config=languages, data_dir=str(data_dir))
-
-
-def archive(data_dir, url, languages="de-en"):
-    return next(a for a in wmt.archives(builder(data_dir, languages), languages) if a.url == url)
-
-
-def put_into_cache(data_dir, archives, languages="de-en"):
-    """Write archives and their .INFO files to TFDS's cache."""
-    for url, content in archives.items():
-        known = archive(data_dir, url, languages)
-        name = tfds.download.resource.get_dl_fname(url, known.sha256)
-        path = data_dir / "downloads" / "wmt14_translate" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        info = {"size": known.size, "checksum": known.sha256, "filename": None}
-        about = {"urls": [url], "url_info": info, "original_fname": url.rpartition("/")[2]}
-        Path(f"{path}.INFO").write_text(json.dumps(about | {"dataset_names": [wmt.NAME]}))
 
 
 def failure(data_dir, languages="de-en", split="train"):
@@ -634,6 +540,7 @@ def test_damage_is_reported_when_it_is_reached(copy, no_network):
 # A whole process
 
 
+@pytest.mark.slow
 def test_train_without_network(tmp_path, no_network):
     needed = wmt.needed_bytes(wmt.archives(builder(tmp_path), "de-en"), "de-en")
     if real_disk_usage(tmp_path).free < needed:
@@ -655,6 +562,7 @@ def test_train_without_network(tmp_path, no_network):
 
 
 @both_languages
+@pytest.mark.slow
 def test_train(prepared, tmp_path, languages):
     """Train a tiny model for two updates in a separate process."""
     problem = {"de-en": "wmt14_ende", "fr-en": "wmt14_enfr"}[languages]
