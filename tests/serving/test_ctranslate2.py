@@ -17,7 +17,7 @@ from t2t_repro.serving import ctranslate2 as ctranslate2_export
 from t2t_repro.workdir import Workdir
 
 ctranslate2 = pytest.importorskip("ctranslate2")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_the_directory_is_all_it_takes(exported, tiny_run):
     assert (settings["training_step"], settings["decode"]["max_extra_length"]) == (500, 20)
 
 
-def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
+def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     """But for where EOS is never among the likeliest four continuations; this model is a poor one.
 
     With the demo's model all of 1,000 sentences are translated alike.
@@ -167,7 +167,7 @@ def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
     ours = list(translate_lines(run.translator(), lines))
 
     (code,) = re.findall(
-        r"```python\n(import json\n\nimport ctranslate2\n.*?)```", README, flags=re.DOTALL
+        r"```python\n(import json\n\nimport ctranslate2\n.*?)```", PAGE, flags=re.DOTALL
     )
     assert 'export = "runs/toy_ende/ct2/1"' in code
     code = code.replace("runs/toy_ende/ct2/1", str(exported))

@@ -23,7 +23,9 @@ from t2t_repro import cli, export
 from t2t_repro.serving import saved_model
 from t2t_repro.workdir import Workdir
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/serving.md")
+)
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
 
 
@@ -305,17 +307,17 @@ def test_warm_up_requests_are_answered(exports, name):
     assert sizes == {signature: [1, 8] for signature in warmed}
 
 
-def test_requests_of_the_readme_fit(signatures):
+def test_requests_of_the_documentation_fit(signatures):
     """Row and column format of TensorFlow Serving's REST interface."""
-    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", README)]
-    assert len(bodies) == 2
+    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", PAGES)]
+    assert len(bodies) == 3
     for body in bodies:
         rows = body.get("instances")
         inputs = {"text": [row["text"] for row in rows]} if rows else body["inputs"]
         signature = signatures[body.get("signature_name", "serving_default")]
         outputs = signature(**{key: tf.constant(value) for key, value in inputs.items()})
         assert all(value.shape[0] == len(inputs["text"]) for value in outputs.values())
-    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in README
+    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in PAGES
 
 
 # Mistakes
