@@ -2,8 +2,10 @@
 PYTHON ?= python3.11
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 RUN = runs/demo
+# A file of tests stays on one core, so that what its tests share is made once.
+PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: demo test quality lint bench clean
+.PHONY: demo test test-slow quality lint bench clean
 
 demo: .venv/installed  ## the whole life of a small model in 5 to 6 minutes on 2 cores
 	@rm -rf $(RUN)/export
@@ -29,8 +31,11 @@ SENTENCES = \
 	"We know that my sister called the doctor on March 3rd, 2015." \
 	"Because the house is old, twenty-one children help the king."
 
-test: .venv/installed-dev  ## everything, 12 to 15 minutes on 2 cores
-	.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: .venv/installed-dev  ## all that catches a wrong number: TESTTIME_FAST on 2 cores
+	$(PYTEST) -m "not slow"
+
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: TESTTIME_SLOW on 2 cores
+	$(PYTEST) -m slow
 
 quality: .venv/installed-dev  ## has a change cost translation quality? 9 minutes on 2 cores
 	.venv/bin/python -m pytest tests/quality.py --capture=no --timeout=7200

@@ -66,11 +66,11 @@ class Data:
     """Section 5.1: the text, its vocabulary and its batches."""
 
     vocabulary_size: int = setting(
-        37000, "number of pieces in the shared BPE vocabulary (5.1)", low=260
+        37000, "number of pieces in the shared BPE vocabulary (5.1)", low=260, decides_text=True
     )
     # Not stated in the paper; 256 is the value in the authors' first code.
     max_length: int = setting(
-        256, "maximum pieces per side; longer training pairs are left out", low=2
+        256, "maximum pieces per side; longer training pairs are left out", low=2, decides_text=True
     )
     tokens_per_batch: int = setting(
         25000, "source tokens of a batch, and as many target tokens, over all replicas (5.1)", low=1
@@ -92,41 +92,50 @@ class Data:
         "runs may share; none: inside the work directory",
         may_change=True,
     )
-    tokenized: bool = setting(False, "multi30k_ende: use its lower-cased, tokenised files")
+    tokenized: bool = setting(
+        False, "multi30k_ende: use its lower-cased, tokenised files", decides_text=True
+    )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
     tsv_files: tuple[str, ...] = setting(
         (), "parallel_text: training text as lines source<TAB>target, instead of the two above"
     )
     dev_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: dev text, source side", may_change=True
+        (), "parallel_text: dev text, source side", may_change=True, decides_text=True
     )
     dev_target_files: tuple[str, ...] = setting(
         (), "parallel_text: dev text, target side", may_change=True
     )
     test_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: test text, source side", may_change=True
+        (), "parallel_text: test text, source side", may_change=True, decides_text=True
     )
     test_target_files: tuple[str, ...] = setting(
         (), "parallel_text: test text, target side", may_change=True
     )
-    extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
+    extra_tree_files: tuple[str, ...] = setting(
+        (), "wsj_parsing: more trees to train on (6.3)", decides_text=True
+    )
     gold_repeats: int = setting(
         1,
         "wsj_parsing: copies of the treebank in the training text, beside --extra_tree_files",
         low=1,
+        decides_text=True,
     )
     altered_copies: int = setting(
-        0, "wsj_parsing: extra copies of each tree with other words, for small treebanks", low=0
+        0,
+        "wsj_parsing: extra copies of each tree with other words, for small treebanks",
+        low=0,
+        decides_text=True,
     )
     spell_words: bool = setting(
-        False, "wsj_parsing: write words into the target, for small treebanks"
+        False, "wsj_parsing: write words into the target, for small treebanks", decides_text=True
     )
     held_out_share: float = setting(
         0.01,
         "parallel_text: share of the pairs held out for dev, and for test, if no files are given",
         low=0,
         below=0.5,
+        decides_text=True,
     )
     target_language: str = setting("de", "target language, which selects BLEU's tokeniser")
 
@@ -322,6 +331,16 @@ def flat(config: Config) -> dict[str, Any]:
     return {field.name: getattr(getattr(config, group), field.name) for group, field in fields()}
 
 
+def text_settings(config: Config) -> dict[str, Any]:
+    """Return the problem and the settings that decide how its training text is encoded.
+
+    A setting that lists files counts only as given or not: a fingerprint covers their text.
+    """
+    values = {name: flat(config)[name] for name in FIELDS if FIELDS[name].metadata["decides_text"]}
+    marks = {name: bool(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"problem": config.problem} | marks
+
+
 def save(config: Config, path: Path) -> None:
     """Write the whole resolved configuration as YAML that `load` reads."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in flat(config).items()}
@@ -344,16 +363,6 @@ def load(path: Path) -> Config:
         )
     _check_problem(values["problem"])
     return _build(values["problem"], values["variant"], checked)
-
-
-def of_run(workdir: Path) -> Config:
-    """Return the configuration of the run in a work directory; raises BadInput if there is none."""
-    path = workdir / "config.yaml"
-    if not path.exists():
-        raise BadInput(
-            f"{workdir}: no run there (no {path.name}); train one with --workdir={workdir}"
-        )
-    return load(path)
 
 
 def conflicts(saved: Config, wanted: Config) -> list[str]:

@@ -19,6 +19,7 @@ def setting(
     among: tuple[str, ...] = (),
     words: Mapping[str, Any] = types.MappingProxyType({}),
     may_change: bool = False,
+    decides_text: bool = False,
 ) -> Any:
     """Return the dataclass field of one hyperparameter.
 
@@ -31,9 +32,11 @@ def setting(
         words: Words that may be written for a value, such as "auto" for 0.
         may_change: Whether a run may change it when it resumes. All other hyperparameters define
             the run.
+        decides_text: Whether it decides, with the text itself, how the training text is encoded.
     """
     metadata = {"help": text, "low": low, "below": below, "among": among, "words": words}
-    return dataclasses.field(default=default, metadata=metadata | {"may_change": may_change})
+    marks = {"may_change": may_change, "decides_text": decides_text}
+    return dataclasses.field(default=default, metadata=metadata | marks)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

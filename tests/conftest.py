@@ -1,9 +1,18 @@
-"""What several test files share: tiny models, one kind random and one trained."""
+"""What several test files share: tiny models, random and trained, and the order of the files."""
 
+import fcntl
+import os
+import shutil
 from itertools import islice
 
+import commands
 import numpy as np
 import pytest
+
+# As many threads for an operation in every process as it has cores to itself: with two processes
+# of tests on two cores, one. TensorFlow reads this when it starts, child processes inherit it.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's, CTranslate2's and NumPy's
 
 # No two of these are equal, and d_k, d_v and d_model / h differ, so that a swap cannot pass.
 TINY = {
@@ -17,16 +26,44 @@ TINY = {
     "embedding_rows": 23,
 }
 
-# Minutes each, and one after another if they came last: each file runs on one core.
-LONGEST = (
-    *("distributed/test_workers.py", "test_jax_backend.py"),
-    *("training/test_trainer.py", "bench/test_table3.py"),
+# The longest files of each tier. A file runs on one core: if a long one came last, the other core
+# would have nothing to do. The first makes what others share, which need not wait for it then.
+FIRST = (
+    *("test_end_to_end.py", "training/test_trainer.py", "training/test_loop.py"),
+    *("distributed/test_workers.py", "test_jax_backend.py", "bench/test_table3.py"),
 )
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first."""
-    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+    """Sort the files of FIRST to the front, in that order."""
+    place = {name: number for number, name in enumerate(FIRST)}
+
+    def key(item):
+        path = item.path.as_posix()
+        return next((place[name] for name in FIRST if path.endswith(f"tests/{name}")), len(FIRST))
+
+    items.sort(key=key)
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """A function that returns the folder `name`, made by `make(folder)` once for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def once(name, make):
+        made, done = folder / name, folder / f"{name}.done"
+        with (folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(made, ignore_errors=True)
+                made.mkdir()
+                make(made)
+                done.touch()
+        return made
+
+    return once
 
 
 @pytest.fixture(scope="session")
@@ -74,16 +111,20 @@ def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tmp_path_factory):
-    """The work directory of a run of toy_ende that has learnt to end sentences; takes 20 s."""
-    import tensorflow as tf
+def tiny_run(once):
+    """The work directory of a run of toy_ende that has learnt to end sentences. Not to be changed.
 
-    from t2t_repro import config, experiment
+    It is trained by the command in a process of its own; `stderr` beside it holds its messages.
+    """
+    flags = {"num_layers": 1, "d_model": 48, "d_ff": 96, "num_heads": 3, "d_k": 12, "d_v": 20}
+    flags |= {"vocabulary_size": 500, "dropout": 0, "warmup_steps": 100, "train_steps": 500}
+    flags |= {"checkpoint_steps": 490, "eval_sentences": 0, "average_last": 2}
+    flags |= {"max_extra_length": 20}
 
-    workdir = tmp_path_factory.mktemp("tiny") / "run"
-    size = {"num_layers": 1, "d_model": 48, "d_ff": 96, "num_heads": 3, "d_k": 12, "d_v": 20}
-    short = {"vocabulary_size": 500, "dropout": 0.0, "warmup_steps": 100, "train_steps": 500}
-    ends = {"checkpoint_steps": 490, "eval_sentences": 0, "average_last": 2, "max_extra_length": 20}
-    settings = config.resolve("toy_ende", overrides=size | short | ends)
-    experiment.train(experiment.build(settings, workdir, tf.distribute.OneDeviceStrategy("CPU:0")))
-    return workdir
+    def train(folder):
+        given = (f"--{name}={value}" for name, value in flags.items())
+        done = commands.python("-m", "t2t_repro.train", f"--workdir={folder / 'run'}", *given)
+        assert done.stdout == b""
+        (folder / "stderr").write_bytes(done.stderr)
+
+    return once("tiny", train) / "run"

@@ -12,10 +12,12 @@ import subprocess
 import sys
 
 import pytest
-import test_wmt as wmt
+import wmt_archives as wmt
+from paths import DATA
 
-DATA = wmt.DATA / "wmt_train_sample"
-pytestmark = pytest.mark.skipif(not DATA.exists(), reason=f"needs real WMT pairs in {DATA}")
+pytestmark = pytest.mark.skipif(
+    not (DATA / "wmt_train_sample").exists(), reason=f"needs real WMT pairs in {DATA}"
+)
 FLAGS = (
     *("--vocabulary_size=4000", "--embedding_rows=none", "--tokens_per_batch=2048"),
     *("--warmup_steps=400", "--learning_rate_scale=0.25", "--train_steps=1800"),

@@ -3,28 +3,16 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from itertools import islice
 
+import clean_process
+import commands
 import pytest
 import yaml
-from paths import ROOT
 
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.scoring import bleu
-
-ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-ENVIRONMENT["PYTHONPATH"] = str(ROOT)
-
-# Enough steps that translations differ from line to line; three checkpoints.
-SIZE = [
-    *("--num_layers=1", "--d_model=32", "--d_ff=64", "--num_heads=2", "--d_k=16", "--d_v=16"),
-    *("--vocabulary_size=500", "--tokens_per_batch=1024", "--warmup_steps=60"),
-    *("--train_steps=360", "--checkpoint_steps=120", "--log_steps=50", "--eval_sentences=20"),
-    *("--max_extra_length=20", "--learning_rate_scale=0.5", "--dropout=0"),
-]
 
 LINES = [
     b"The boy did not follow the woman.",
@@ -40,26 +28,16 @@ LINES = [
 LONG, BROKEN = 5, 8  # numbers of lines that are commented on, from 1
 
 
-def python(*arguments, stdin=b"", cwd=ROOT.anchor, **environment):
-    """Output and messages of a child process that must end well."""
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=cwd,
-        env=ENVIRONMENT | environment,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout, done.stderr.decode()
+def command(name, *flags, stdin=b"", **variables):
+    """Run a command, which must keep TensorFlow's own messages to itself: stdout, stderr."""
+    done = commands.python("-m", f"t2t_repro.{name}", *flags, stdin=stdin, **variables)
+    return done.stdout, without_noise(done.stderr.decode())
 
 
-def command(name, *flags, stdin=b"", **environment):
-    """The same of a command, which must keep TensorFlow's own messages to itself."""
-    stdout, stderr = python("-m", f"t2t_repro.{name}", *flags, stdin=stdin, **environment)
+def without_noise(stderr):
     noise = ["oneDNN", "cuda", "E0000", "WARNING", "Warning", "Traceback"]
     assert not [word for word in noise if word in stderr], stderr
-    return stdout, stderr
+    return stderr
 
 
 def files(directory):
@@ -71,28 +49,17 @@ def files(directory):
 
 
 @pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("end_to_end") / "runs" / "tiny"
-    stdout, stderr = command("train", f"--workdir={workdir}", *SIZE)
-    assert stdout == b""
-    assert "step 360: dev/perplexity" in stderr
-    assert "FLOPs by count" in stderr
-    assert f"python -m t2t_repro.evaluate --workdir={workdir}" in stderr
-    return workdir
-
-
-@pytest.fixture(scope="module")
-def translated(workdir):
+def translated(tiny_run):
     """What `translate --workdir` makes of LINES, the last of which has no line feed."""
-    return command("translate", f"--workdir={workdir}", stdin=b"\n".join(LINES))
+    return command("translate", f"--workdir={tiny_run}", stdin=b"\n".join(LINES))
 
 
 @pytest.fixture(scope="module")
-def moved_export(workdir, tmp_path_factory):
+def moved_export(tiny_run, tmp_path_factory):
     """An export that was moved after its run was deleted."""
     directory = tmp_path_factory.mktemp("export")
     run, export, moved = (directory / name for name in ("run", "made/here", "moved"))
-    shutil.copytree(workdir, run)
+    shutil.copytree(tiny_run, run)
     stdout, _ = command("export", f"--workdir={run}", f"--export_dir={export}")
     assert stdout.decode() == f"{export / '1'}\n"
     shutil.rmtree(run)
@@ -103,14 +70,21 @@ def moved_export(workdir, tmp_path_factory):
 # Train
 
 
-def test_work_directory(workdir):
-    names = files(workdir)
+def test_train_says_what_it_does(tiny_run):
+    stderr = without_noise((tiny_run.parent / "stderr").read_text(encoding="utf-8"))
+    assert "step 500: dev/perplexity" in stderr
+    assert "FLOPs by count" in stderr
+    assert f"python -m t2t_repro.evaluate --workdir={tiny_run}" in stderr
+
+
+def test_work_directory(tiny_run):
+    names = files(tiny_run)
     events = [name for name in names if name.startswith("events.out.tfevents.")]
     assert len(events) == 1
-    steps = [f"step-{step}" for step in (120, 240, 360)]
+    steps = [f"step-{step}" for step in (490, 500)]
     parts = [part for step in steps for part in (f"{step}.index", f"{step}.data-00000-of-00001")]
     shard = [f"shard-00000.{part}" for part in ("ids.npy", "lengths.npy", "json")]
-    (train,) = (path.name for path in workdir.glob("prepared/train-*"))
+    (train,) = (path.name for path in tiny_run.glob("prepared/train-*"))
     assert set(names) - set(events) == {
         "config.yaml",
         "vocabulary.model",
@@ -121,34 +95,35 @@ def test_work_directory(workdir):
         *(f"prepared/{split}/{name}" for split in (train, "dev") for name in shard),
         *(f"prepared/{split}/manifest.json" for split in (train, "dev")),
     }
-    config = yaml.safe_load((workdir / "config.yaml").read_text())
-    given = {"problem": "toy_ende", "d_model": 32, "vocabulary_size": 500, "eval_sentences": 20}
+    config = yaml.safe_load((tiny_run / "config.yaml").read_text())
+    given = {"problem": "toy_ende", "d_model": 48, "vocabulary_size": 500, "eval_sentences": 0}
     assert given.items() <= config.items()
     assert config["beta_2"] == 0.98  # what was not given is written down too
 
 
-def test_cost_of_training_is_kept(workdir):
-    (name, cost), *others = json.loads((workdir / "results.json").read_text()).items()
+def test_cost_of_training_is_kept(tiny_run):
+    (name, cost), *others = json.loads((tiny_run / "results.json").read_text()).items()
     assert (name, others) == ("cost", [])
     assert cost["device"] == "CPU"
-    assert cost["target_positions"] > 360 * 9
-    assert cost["flops"] > 6 * 500 * 32 * cost["target_positions"]  # the output matrix alone
+    assert cost["target_positions"] > 500 * 9
+    assert cost["flops"] > 6 * 500 * 48 * cost["target_positions"]  # the output matrix alone
     assert cost["formula_flops"] is None
     assert 0.1 < cost["seconds"] < 120
 
 
-def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path):
+def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path, capfd):
+    """In this process; test_loop.py resumes a killed run in processes of their own."""
     run = tmp_path / "run"
-    shutil.copytree(workdir, run)
+    shutil.copytree(tiny_run, run)
     before = files(run)
-    _, stderr = command("train", f"--workdir={run}", *SIZE)
-    assert "step 360 is done already" in stderr
+    assert commands.call("train", f"--workdir={run}", "--d_model=48", "--train_steps=500") == 0
+    assert "step 500 is done already" in capfd.readouterr().err
     assert files(run) == before
 
-    _, stderr = command("train", f"--workdir={run}", "--train_steps=370")
-    assert "going on from step 360 of 370" in stderr
+    assert commands.call("train", f"--workdir={run}", "--train_steps=510") == 0
+    assert "resuming from step 500 of 510" in capfd.readouterr().err
     after = files(run)
-    assert "checkpoints/step-370.index" in after
+    assert "checkpoints/step-510.index" in after
     kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
@@ -156,14 +131,14 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(workdir, tmp_path)
 # Evaluate
 
 
-def test_evaluate(workdir, tmp_path):
+def test_evaluate(tiny_run, tmp_path, capfd):
     run = tmp_path / "run"
-    shutil.copytree(workdir, run)
+    shutil.copytree(tiny_run, run)
     test, stderr = command("evaluate", f"--workdir={run}", "--json")
-    assert "mean of the last 3 checkpoints" in stderr
-    dev, stderr = command(
-        "evaluate", f"--workdir={run}", "--json", "--split=dev", "--average_last=1"
-    )
+    assert "mean of the last 2 checkpoints" in stderr
+    of_dev = ("--split=dev", "--average_last=1")
+    assert commands.call("evaluate", f"--workdir={run}", "--json", *of_dev) == 0
+    dev, stderr = capfd.readouterr()
     assert "mean of the last 1 checkpoints" in stderr
 
     scores = {"test": json.loads(test), "dev": json.loads(dev)}
@@ -172,7 +147,7 @@ def test_evaluate(workdir, tmp_path):
     assert scores["test"]["lines"] == scores["dev"]["lines"] == 500
     assert 1 < scores["test"]["perplexity"] < 500  # the vocabulary's size: knows nothing
     assert scores["test"]["perplexity"] != scores["dev"]["perplexity"]
-    cost = json.loads((workdir / "results.json").read_text())
+    cost = json.loads((tiny_run / "results.json").read_text())
     assert json.loads((run / "results.json").read_text()) == cost | scores
 
 
@@ -185,15 +160,9 @@ def test_evaluate_files_without_tensorflow(tmp_path):
         "import runpy, sys; sys.modules['tensorflow'] = None; "
         "runpy.run_module('t2t_repro.evaluate', run_name='__main__')"
     )
-    stdout, _ = python(
-        "-c",
-        start,
-        "--problem=toy_ende",
-        f"--hypotheses={tmp_path / 'hypotheses'}",
-        f"--references={tmp_path / 'references'}",
-        "--json",
-    )
-    scores = json.loads(stdout)
+    given = (f"--{name}={tmp_path / name}" for name in ("hypotheses", "references"))
+    done = commands.python("-c", start, "--problem=toy_ende", *given, "--json")
+    scores = json.loads(done.stdout)
     assert scores == bleu.translation_scores(hypotheses, references, language="de")
     assert 0 < scores["sacrebleu"] < 100
 
@@ -213,9 +182,9 @@ def test_one_output_line_for_every_input_line(translated):
     assert "not UTF-8" in stderr
 
 
-def test_empty_stdin_gives_empty_stdout(workdir):
-    stdout, _ = command("translate", f"--workdir={workdir}", stdin=b"")
-    assert stdout == b""
+def test_empty_stdin_gives_empty_stdout(tiny_run, capfd):
+    assert commands.call("translate", f"--workdir={tiny_run}") == 0
+    assert capfd.readouterr().out == ""
 
 
 def test_an_export_translates_like_its_run(moved_export, translated):
@@ -233,11 +202,6 @@ def test_an_export_translates_like_its_run(moved_export, translated):
 # Export
 
 LOAD = """
-import json, sys
-sys.modules.update(t2t_repro=None, pipelines=None)  # from here on, importing them fails
-import tensorflow as tf
-import tensorflow_text
-
 lines, ids = json.load(sys.stdin)
 signatures = tf.saved_model.load(sys.argv[1]).signatures
 
@@ -262,15 +226,15 @@ def test_layout_for_tensorflow_serving(moved_export):
     assert os.listdir(moved_export) == ["1"]
 
 
-def test_an_export_needs_neither_its_run_nor_this_code(moved_export, translated, workdir, tmp_path):
+def test_an_export_needs_neither_its_run_nor_this_code(moved_export, translated, tiny_run):
     """And the translation of a line does not depend on its neighbours."""
     expected = translated[0].decode().split("\n")[:-1]
     lines = [line.decode(errors="replace") for line in LINES]
-    vocabulary = Vocabulary.load(workdir)
+    vocabulary = Vocabulary.load(tiny_run)
     (ids,) = vocabulary.encode(lines[:1])
-    stdin = json.dumps([lines, [ids, [EOS] + [0] * (len(ids) - 1)]]).encode()
-    stdout, _ = python("-I", "-c", LOAD, moved_export / "1", stdin=stdin, cwd=tmp_path)
-    outputs = json.loads(stdout)
+    stdin = json.dumps([lines, [ids, [EOS] + [0] * (len(ids) - 1)]])
+    program = clean_process.ALONE + LOAD
+    outputs = json.loads(clean_process.output_of("-c", program, moved_export / "1", stdin=stdin))
     assert outputs["alone"] == expected
     assert outputs["by three"] == expected
     assert vocabulary.decode(outputs["ids"])[0] == expected[0]

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 from paths import ROOT
 
+pytestmark = pytest.mark.slow
 VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 

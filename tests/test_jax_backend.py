@@ -1,12 +1,16 @@
-"""The files that use Keras and numpy only pass their tests on Keras's JAX backend too."""
+"""The files that use Keras and numpy only do the same on Keras's JAX backend."""
 
+import dataclasses
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from paths import ROOT
 
 pytest.importorskip("jax", reason="a dev extra")
 
@@ -23,15 +27,51 @@ FILES = (
 )
 
 
-def test_pure_files_pass_on_jax():
-    tests = Path(__file__).parent
-    files = [str(tests / f"{name}.py") for name in FILES]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *files],
-        cwd=tests.parent,
+ON_JAX = """
+import json, sys
+import keras
+import numpy as np
+from t2t_repro.config import Model
+from t2t_repro.model.transformer import Transformer
+
+model = Transformer(Model(**json.loads(sys.argv[1])))
+saved = np.load(sys.argv[2])
+for index, variable in enumerate(model.trainable_variables):
+    variable.assign(saved[f"weight {index}"])
+logits = keras.ops.convert_to_numpy(model(saved["source"], saved["target"]))
+np.save(sys.argv[3], logits)
+print(keras.backend.backend())
+"""
+
+
+def run_on_jax(*arguments):
+    ended = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
         env=os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
     )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert int(re.search(r"(\d+) passed", run.stdout)[1]) > 80, run.stdout
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_logits_are_those_of_tensorflow(build, tmp_path):
+    model = build()
+    source = np.array([[5, 9, 17, 4, 1], [8, 3, 1, 0, 0]], "int32")
+    target = np.array([[7, 3, 1, 0], [4, 5, 6, 1]], "int32")
+    weights = {f"weight {i}": np.array(w) for i, w in enumerate(model.trainable_variables)}
+    saved, found = tmp_path / "saved.npz", tmp_path / "logits.npy"
+    np.savez(saved, source=source, target=target, **weights)
+    settings = json.dumps(dataclasses.asdict(model.config))
+    assert run_on_jax("-c", ON_JAX, settings, saved, found) == "jax\n"
+    expected = np.array(model(source, target))
+    np.testing.assert_allclose(np.load(found), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_pure_files_pass_on_jax():
+    tests = Path(__file__).parent
+    files = [str(tests / f"{name}.py") for name in FILES]
+    stdout = run_on_jax("-m", "pytest", "-p", "no:cacheprovider", *files)
+    assert int(re.search(r"(\d+) passed", stdout)[1]) > 80, stdout

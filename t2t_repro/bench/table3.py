@@ -23,6 +23,7 @@ import numpy as np
 from pipelines.errors import BadInput
 from t2t_repro import config
 from t2t_repro.paper import table3
+from t2t_repro.workdir import Workdir
 
 Row = dict[str, Any]
 
@@ -165,7 +166,7 @@ def _train_and_score(plan: Plan, name: str, workdir: Path) -> Row:
     if "dev" not in _results(workdir):
         _train(plan, name, workdir)
         _run("evaluate", f"--workdir={workdir}", "--split=dev", "--json")
-    elif changed := config.conflicts(config.of_run(workdir), wanted):
+    elif changed := config.conflicts(Workdir(workdir).config(), wanted):
         raise BadInput(f"{workdir} holds another run: {', '.join(changed)}; use another --workdir")
     results, paper = _results(workdir), table3.printed()[name]
     scores, seconds = results["dev"], results["cost"]["seconds"]

@@ -24,6 +24,7 @@ def rows(monkeypatch):
     return list(bench_decode.rows(repeats=1))
 
 
+@pytest.mark.slow
 def test_a_row_for_each_batch_and_one_for_the_file(rows):
     assert [row["batch"] for row in rows] == [1, 2, "mixed"]
     assert {row["precision"] for row in rows} == {"float32"}

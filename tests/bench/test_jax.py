@@ -16,6 +16,7 @@ from t2t_repro.training.trainer import Trainer
 
 pytest.importorskip("jax", reason="a dev extra")
 
+pytestmark = pytest.mark.slow
 ROWS = 23
 PARTS = ("after-1", "after-2")
 MODEL = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3, "d_k": 5, "d_v": 7}

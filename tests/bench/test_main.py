@@ -18,6 +18,7 @@ def bench(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_input_prints_one_json_object():
     ended = bench("input", "--repeats=1", "--json")
     assert ended.returncode == 0, ended.stderr

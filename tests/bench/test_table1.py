@@ -98,6 +98,7 @@ def least_mib(n):
     return min(bench_table1._in_own_process("self-attention", n, 64, 1)["mib"] for _ in range(3))
 
 
+@pytest.mark.slow
 def test_a_measurement_in_a_process_of_its_own():
     assert bench_table1._in_own_process("self-attention", 64, 64, 1)["ms"] > 0
     # Long enough that a few MiB of noise do not matter.

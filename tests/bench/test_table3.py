@@ -142,6 +142,7 @@ def check(row, workdir):
     assert (row["updates"], row["minutes"]) == (3, results["cost"]["seconds"] / 60)
 
 
+@pytest.mark.slow
 def test_two_rows_are_trained_scored_and_not_trained_again(tmp_path):
     text, workdir = tmp_path / "pairs.tsv", tmp_path / "rows"
     pairs = islice(toy_ende.examples("dev"), 300)

@@ -68,6 +68,7 @@ def test_a_row_for_each_workload_and_precision(monkeypatch):
         assert "optimizer_ms" not in row
 
 
+@pytest.mark.slow
 def test_account_of_what_a_step_spends_where(monkeypatch):
     monkeypatch.setattr(bench_train, "WORKLOADS", {"base": WORKLOAD})
     monkeypatch.setattr(bench_train, "PRECISIONS", ("float32",))

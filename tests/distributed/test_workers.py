@@ -21,17 +21,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
-from t2t_repro import cli, experiment, train
+from t2t_repro import cli, experiment, launch, train
 from t2t_repro import config as configs
 from t2t_repro.distributed.cluster import Agreement, Cluster, WorkerGone
 from t2t_repro.distributed.strategy import _workers_from_slurm, default_strategy
-from t2t_repro.training import dev_scores as validation
-from t2t_repro.training import loop
+from t2t_repro.training import dev_scores, loop
 from t2t_repro.training.checkpoints import last_step
+from t2t_repro.workdir import Workdir
 
 HIDDEN = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG", "SLURM_STEP_NUM_TASKS")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-STOPPED = "stopped; the state is saved, the same command goes on from it"
+STOPPED = "stopped; the state is saved, the same command resumes from it"
 SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=16", "--num_heads=2", "--d_k=4", "--d_v=4"),
     *("--vocabulary_size=400", "--embedding_rows=none", "--held_out_share=0.1", "--beam_size=1"),
@@ -154,6 +154,7 @@ def runs(tsv, tmp_path_factory):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_losses_are_those_of_one_process(runs, count):
     (one, _), (several, _) = runs[1], runs[count]
     losses = events(one, "train/loss")
@@ -166,6 +167,7 @@ def test_losses_are_those_of_one_process(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_state_is_that_of_one_process(runs, count):
     (one, _), (several, _) = runs[1], runs[count]
     expected, got = state(one), state(several)
@@ -175,6 +177,7 @@ def test_state_is_that_of_one_process(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_every_file_is_written_once(runs, count):
     """The files are those of a single process: one events file, one set of checkpoints."""
 
@@ -188,6 +191,7 @@ def test_every_file_is_written_once(runs, count):
 
 
 @pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.slow
 def test_only_the_chief_speaks(runs, count):
     _, job = runs[count]
     assert job.said()[-1].startswith("trained; now: ")
@@ -197,9 +201,10 @@ def test_only_the_chief_speaks(runs, count):
         assert re.fullmatch(rf"worker {number} at \S+ waits for all {count} workers", line)
 
 
+@pytest.mark.slow
 def test_one_process_takes_the_run_over(runs, tmp_path):
     workdir, _ = runs[2]
-    restored = experiment.restore(workdir, {"average_last": 1})
+    restored = experiment.restore(Workdir(workdir), {"average_last": 1})
     weights = state(workdir)
     for variable in restored.model.trainable_variables:
         escaped = variable.path.replace("/", ".S")
@@ -225,15 +230,16 @@ class Listener:
         pass
 
 
+@pytest.mark.slow
 def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd):
     """Nor does it write files that the chief writes too, which the list of names would not show."""
     workdir = Path(shutil.copytree(runs[1][0], tmp_path / "run"))
     before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
-    for module in (experiment, loop, validation):
+    for module in (experiment, loop, dev_scores):
         monkeypatch.setattr(module, "Cluster", Listener)
     changes = {"train_steps": 12, "checkpoint_steps": 2}
-    config = configs.override(configs.of_run(workdir), changes)
-    experiment.train(experiment.build(config, workdir, default_strategy()))
+    config = configs.override(Workdir(workdir).config(), changes)
+    experiment.train(experiment.build(config, Workdir(workdir), default_strategy()))
     assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
     assert capfd.readouterr().err == ""
 
@@ -249,11 +255,11 @@ from t2t_repro.distributed.strategy import default_strategy
 
 strategy = default_strategy()
 import tensorflow as tf
-from t2t_repro.training.trainer import my_rows
+from t2t_repro.training.trainer import own_rows
 
 cluster = Cluster(strategy)
 batches = [np.arange(rows * 2).reshape(rows, 2) + 100 * rows for rows in (1, 2, 7)]
-rows = tf.function(lambda batch: strategy.run(my_rows, [batch]))
+rows = tf.function(lambda batch: strategy.run(own_rows, [batch]))
 seen = [row for batch in batches for row in rows(tf.constant(batch)).numpy().tolist()]
 found = {"index": cluster.index, "names": cluster.names, "rows": seen}
 found["shared"] = cluster.share(cluster.index, 2**40 + cluster.index).numpy().tolist()
@@ -285,6 +291,7 @@ def found(tmp_path_factory):
     return results
 
 
+@pytest.mark.slow
 def test_every_row_is_given_to_one_replica(found):
     rows = sorted(row for result in found for row in result["rows"])
     batches = [np.arange(count * 2).reshape(count, 2) + 100 * count for count in (1, 2, 7)]
@@ -292,11 +299,13 @@ def test_every_row_is_given_to_one_replica(found):
     assert [len(result["rows"]) for result in found] == [5, 3, 2]
 
 
+@pytest.mark.slow
 def test_workers_tell_each_other_numbers(found):
     everybody = [[index, 2**40 + index] for index in range(3)]
     assert [result["shared"] for result in found] == [everybody] * 3
 
 
+@pytest.mark.slow
 def test_chief_acts_and_the_others_learn_that_it_failed(found):
     assert [result["by chief"] for result in found] == ["of 0", None, None]
     chief, *others = [result["failure"] for result in found]
@@ -339,6 +348,7 @@ def story(tsv, tmp_path_factory):
     ("what", "survivor", "gone"),
     [("worker killed", 0, "worker 1"), ("chief killed", 1, "worker 0")],
 )
+@pytest.mark.slow
 def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
     statuses, said = story[what]
     assert statuses[survivor] == 1
@@ -355,13 +365,15 @@ def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
         assert len(lines) == 2  # the line about waiting, and this one
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_torn(story):
     """Each start resumed from the newest checkpoint of the start before."""
     for what, step in zip(["chief killed", "stopped"], story["steps"][1:], strict=False):
         _, (chief, _) = story[what]
-        assert any(f"going on from step {step} of" in line for line in chief), chief
+        assert any(f"resuming from step {step} of" in line for line in chief), chief
 
 
+@pytest.mark.slow
 def test_asking_one_worker_to_stop_stops_all_with_a_checkpoint(story):
     statuses, said = story["stopped"]
     assert statuses == [1, 1], said
@@ -369,6 +381,7 @@ def test_asking_one_worker_to_stop_stops_all_with_a_checkpoint(story):
     assert not any("Traceback" in line for lines in said for line in lines)
 
 
+@pytest.mark.slow
 def test_after_all_that_the_state_is_that_of_an_uninterrupted_run(story, tsv, tmp_path):
     steps = f"--train_steps={story['steps'][-1]}"
     job = train_job(tmp_path / "run", {}, tsv, steps, "--checkpoint_steps=1000000")
@@ -378,6 +391,7 @@ def test_after_all_that_the_state_is_that_of_an_uninterrupted_run(story, tsv, tm
         np.testing.assert_allclose(got[name], value, rtol=1e-2, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_chief_that_cannot_begin_ends_all(tmp_path):
     job = train_job(tmp_path / "run", cluster_of(2), tmp_path / "absent")
     assert job.end(within=60) == [2, 2], job.everything
@@ -439,18 +453,18 @@ def settled(tmp_path):
 
 
 def test_a_work_directory_of_ones_own_is_found_out(settled, monkeypatch):
-    monkeypatch.setattr(experiment, "_VISIBLE_AFTER", 0.0)
+    monkeypatch.setattr(launch, "_VISIBLE_AFTER", 0.0)
     with pytest.raises(BadInput, match="must be one directory that all hosts share"):
-        experiment.begin_together(None, None, settled, {}, Others([1]))
+        launch.agree_on_config(None, None, Workdir(settled), {}, Others([1]))
 
 
 def test_workers_with_different_flags_are_found_out(settled):
-    chief = [experiment._checksum(settled / "config.yaml")]
+    chief = [launch._checksum(settled / "config.yaml")]
     given = {"train_steps": 7}
-    config = experiment.begin_together(None, None, settled, given, Others(chief))
+    config = launch.agree_on_config(None, None, Workdir(settled), given, Others(chief))
     assert config.train.train_steps == 7
     with pytest.raises(BadInput, match=r"^train_steps: another value than worker 0 \(a:1\)"):
-        experiment.begin_together(None, None, settled, {"train_steps": 8}, Others(chief))
+        launch.agree_on_config(None, None, Workdir(settled), {"train_steps": 8}, Others(chief))
 
 
 TWO = {"worker": ["a:1", "b:1"]}

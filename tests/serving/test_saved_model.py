@@ -3,12 +3,11 @@
 import functools
 import json
 import re
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from pathlib import Path
 
+import clean_process
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,8 +20,12 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro import cli, export
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/serving.md")
+)
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
 
 
@@ -34,16 +37,16 @@ SETTINGS = {"beam_size": 3, "max_source_length": 300, "max_extra_length": 2}
 def run(tiny_run):
     from t2t_repro import experiment
 
-    return experiment.restore(tiny_run, SETTINGS)
+    return experiment.restore(Workdir(tiny_run), SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def exports(run, tmp_path_factory):
     """Three exports by name."""
     directory = tmp_path_factory.mktemp("exports")
-    export.save(run, directory / "text" / "1")
-    export.save(run, directory / "ids" / "1", ids_only=True)
-    export.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
+    saved_model.save(run, directory / "text" / "1")
+    saved_model.save(run, directory / "ids" / "1", ids_only=True)
+    saved_model.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
     return directory
 
 
@@ -157,7 +160,7 @@ def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, export
 
     from t2t_repro import experiment
 
-    rounded = experiment.restore(tiny_run, SETTINGS)
+    rounded = experiment.restore(Workdir(tiny_run), SETTINGS)
     for weight in rounded.model.trainable_variables:
         weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
     loaded = tf.saved_model.load(str(exports / "bfloat16" / "1"))
@@ -208,20 +211,6 @@ def test_eight_threads(signatures, alone):
 
 # Other processes
 
-# The beginning of a program that has TensorFlow, and nothing of this project.
-ALONE = """
-import json, sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("t2t_repro", "pipelines"):
-            raise ImportError(f"{name} must not be needed")
-
-sys.meta_path.insert(0, Blocker())
-import tensorflow as tf
-import tensorflow_text
-"""
-
 CLEAN = """
 def resident():
     with open("/proc/self/status") as file:
@@ -238,23 +227,12 @@ json.dump({"answers": [a.decode() for a in answers], "growth": resident() - warm
 """
 
 
-def child(*arguments, stdin=""):
-    """What a process without this code on its path prints."""
-    done = subprocess.run(
-        [sys.executable, "-I", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=Path.home(),
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.slow
 def test_a_clean_process_and_2000_calls(exports, alone):
     """Memory: 2,000 calls after the first 100 take less than 4 MiB more, 2 KiB a call."""
-    result = json.loads(child("-c", ALONE + CLEAN, exports / "text" / "1", stdin=json.dumps(LINES)))
+    program = clean_process.ALONE + CLEAN
+    given = exports / "text" / "1"
+    result = json.loads(clean_process.output_of("-c", program, given, stdin=json.dumps(LINES)))
     assert [answer.encode() for answer in result["answers"]] == alone
     assert result["growth"] < 4
 
@@ -265,9 +243,10 @@ SAVED_MODEL_CLI = "from tensorflow.python.tools import saved_model_cli; saved_mo
 def saved_model_cli(exports, name, signature, value, imports=""):
     given = ["run", "--dir", exports / name / "1", "--tag_set", "serve"]
     given += ["--signature_def", signature, "--input_exprs", value]
-    return child("-W", "ignore", "-c", f"{imports}{SAVED_MODEL_CLI}", *given)
+    return clean_process.output_of("-W", "ignore", "-c", f"{imports}{SAVED_MODEL_CLI}", *given)
 
 
+@pytest.mark.slow
 def test_plain_saved_model_cli_runs_ids(run, exports, signatures):
     ids = run.vocabulary.encode(LINES[:1])
     printed = saved_model_cli(exports, "ids", "translate_ids", f"ids={ids}")
@@ -276,6 +255,7 @@ def test_plain_saved_model_cli_runs_ids(run, exports, signatures):
     assert [int(word) for word in numbers.split()] == expected.numpy()[0].tolist()
 
 
+@pytest.mark.slow
 def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
     printed = saved_model_cli(
         exports, "text", "serving_default", f"text={LINES[:1]}", "import tensorflow_text; "
@@ -327,17 +307,17 @@ def test_warm_up_requests_are_answered(exports, name):
     assert sizes == {signature: [1, 8] for signature in warmed}
 
 
-def test_requests_of_the_readme_fit(signatures):
+def test_requests_of_the_documentation_fit(signatures):
     """Row and column format of TensorFlow Serving's REST interface."""
-    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", README)]
-    assert len(bodies) == 2
+    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", PAGES)]
+    assert len(bodies) == 3
     for body in bodies:
         rows = body.get("instances")
         inputs = {"text": [row["text"] for row in rows]} if rows else body["inputs"]
         signature = signatures[body.get("signature_name", "serving_default")]
         outputs = signature(**{key: tf.constant(value) for key, value in inputs.items()})
         assert all(value.shape[0] == len(inputs["text"]) for value in outputs.values())
-    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in README
+    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in PAGES
 
 
 # Mistakes
@@ -369,11 +349,11 @@ def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
 @pytest.mark.parametrize("signature", ["serving_default", "nbest"])
 def test_an_export_without_text_does_not_translate(exports, signature):
     with pytest.raises(BadInput, match=f"no '{signature}' of text in it; was it made with --ids"):
-        export.load(exports / "ids", signature)
+        saved_model.load(exports / "ids", signature)
 
 
 @pytest.mark.parametrize(
-    "save", [functools.partial(export.save, ids_only=True), export.save_ctranslate2]
+    "save", [functools.partial(saved_model.save, ids_only=True), export.save_ctranslate2]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
     """As far as a limit on the size of files can act one."""

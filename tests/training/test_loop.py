@@ -24,6 +24,7 @@ from pipelines.shards import EncodedSplit
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
+from t2t_repro import experiment
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
@@ -31,7 +32,7 @@ from t2t_repro.training.trainer import Trainer
 
 # What a shell has; importing Keras sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-STOPPED = "stopped; the state is saved, the same command goes on from it"
+STOPPED = "stopped; the state is saved, the same command resumes from it"
 
 TINY = {
     "num_layers": 1,
@@ -285,9 +286,8 @@ class Child:
 def finished(tmp_path_factory):
     """The work directory of a run of 3 steps."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
-    settings = [f"--{name}={value}" for name, value in TINY.items()]
-    child = Child(workdir, *settings, "--train_steps=3", "--log_steps=1", "--checkpoint_steps=2")
-    assert child.end() == 0, child.stderr
+    config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
+    experiment.train(experiment.build(config, workdir, default_strategy()))
     return workdir
 
 
@@ -296,6 +296,7 @@ def workdir(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
     """SIGINT, then SIGTERM in the run that goes on."""
     steps = saved_steps(workdir / "checkpoints")
@@ -303,7 +304,7 @@ def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
         child = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--checkpoint_steps=0")
         child.wait_until(lambda child=child: "perplexity" in child.stderr)
         assert child.end(number) == 1
-        assert f"going on from step {steps[-1]:,} of 1,000,000" in child.stderr
+        assert f"resuming from step {steps[-1]:,} of 1,000,000" in child.stderr
         assert child.stderr.splitlines()[-1] == STOPPED
         assert "Traceback" not in child.stderr
         before, steps = steps, saved_steps(workdir / "checkpoints")
@@ -319,7 +320,7 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
     last = int(tf.train.latest_checkpoint(checkpoints).rpartition("-")[2])
     child = Child(workdir, f"--train_steps={last + 1}", *flags)
     assert child.end() == 0, child.stderr
-    assert f"going on from step {last} of {last + 1}" in child.stderr
+    assert f"resuming from step {last} of {last + 1}" in child.stderr
     assert saved_steps(checkpoints)[-1] == last + 1
 
 

@@ -1,0 +1,44 @@
+"""The commands, called in this process or started in one of their own as a shell does it."""
+
+import importlib
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+from t2t_repro import cli
+
+
+def environment():
+    """Return what a shell would have: importing Keras sets the variable that is left out."""
+    kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def call(name, *flags, stdin=b""):
+    """Run a command in this process, which has imported TensorFlow; return its exit status."""
+    module = importlib.import_module(f"t2t_repro.{name}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
+        patch.setattr(sys, "argv", [name, *map(str, flags)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as end:
+            cli.run(module.main)
+    return end.value.code
+
+
+def python(*arguments, stdin=b"", cwd=ROOT.anchor, **variables):
+    """Run Python in a process of its own, which must end well; return its output in bytes."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        cwd=cwd,
+        env=environment() | variables,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done
