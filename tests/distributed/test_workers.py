@@ -357,7 +357,7 @@ def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
     step = story["steps"][1 if what == "worker killed" else 2]
     assert re.fullmatch(
         rf"{gone} \(127.0.0.1:\d+\) is gone or cannot be reached, its own messages may say why; "
-        rf"start all workers again with the same command, they go on from step {step}",
+        rf"start all workers again with the same command, they resume from step {step:,}",
         lines[-1],
     )
     assert not any("Traceback" in line or "rror" in line for line in lines)
