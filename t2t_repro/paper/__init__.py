@@ -1,1 +1,1 @@
-"""The paper's Tables 2 to 4, its estimate of cost, and its attention figures."""
+"""The paper's Tables 2 to 4, its estimate of training cost, and its attention figures."""

@@ -1,4 +1,6 @@
-"""Figures 3 to 5: what every head looks at, as a page for a browser; `attention_picture` draws it.
+"""Figures 3 to 5: the attention of every head, as an HTML page.
+
+`attention_picture` draws the same figure as a PNG.
 
 Axes: n layers, h heads, q queries, k keys.
 """
@@ -16,10 +18,10 @@ from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.model.transformer import Transformer
 
-_LAYER = 5  # "layer 5 of 6", of all three figures
-_WORD_START = "\u2581"  # sentencepiece's mark
+_LAYER = 5  # all three figures show "layer 5 of 6"
+_WORD_START = "\u2581"  # sentencepiece's mark of a word's start
 
-# One a head: the first eight of matplotlib and d3, which Figure 3 has; the big model has sixteen.
+# One per head. The first eight, of matplotlib and d3, are Figure 3's; the big model has 16 heads.
 COLOURS = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f"),
     *("#bcbd22", "#17becf", "#3b3eac", "#0b6e4f", "#b5179e", "#b8860b", "#7f1d1d", "#00897b"),
@@ -27,10 +29,10 @@ COLOURS = (
 
 
 class Piece(typing.NamedTuple):
-    """A piece as people read it; those of one word stand close together.
+    """The readable text of a piece; the pieces of one word are drawn close together.
 
-    Pieces are not merged into words: they are what the model looks from and at, and a word's weight
-    would be a sum over keys, but a mean over queries, that no head computes.
+    Pieces are not merged into words, because queries and keys are pieces. The weight of a word
+    would be a sum over keys, but a mean over queries, and no head computes either.
     """
 
     text: str
@@ -38,7 +40,7 @@ class Piece(typing.NamedTuple):
 
 
 class Kind(typing.NamedTuple):
-    """One of the three uses of attention (3.2.3) in one pair of sentences."""
+    """The weights of one of the three uses of attention (3.2.3) on a sentence pair."""
 
     name: str
     queries: list[Piece]
@@ -47,22 +49,22 @@ class Kind(typing.NamedTuple):
 
 
 class View(typing.NamedTuple):
-    """What of a figure is shown first; `AttentionFigure.view` makes it."""
+    """The part of a figure that is shown first; `AttentionFigure.view` makes it."""
 
     kind: str
     layer: int  # from 0
     heads: list[int]  # from 0
-    word: int | None  # the query that is shown alone
+    word: int | None  # index of the only query shown; None shows all
 
 
 @dataclass(frozen=True)
 class AttentionFigure:
-    """All attention weights of a pair of sentences.
+    """All attention weights of a sentence pair.
 
     Args:
-        sentence: The source.
-        translation: The target, by the model itself or by another.
-        kinds: By the name of `Attention`'s field: encoder, decoder, cross.
+        sentence: The source sentence.
+        translation: The target sentence, which may be the model's own translation or a given one.
+        kinds: {"encoder", "decoder" or "cross": the weights of this use of attention}.
     """
 
     sentence: str
@@ -76,34 +78,34 @@ class AttentionFigure:
         heads: Sequence[int] | None = None,
         word: str | None = None,
     ) -> View:
-        """A choice of what is shown.
+        """Return the view of the chosen layer, heads and query.
 
         Args:
-            kind: Of `kinds`.
-            layer: From 1; None is the paper's, 5, or the last if the model has fewer.
-            heads: From 1; None is all.
-            word: The one query that is shown alone, as in Figure 3: a piece, or a word, which
-                stands for its first; None shows all.
+            kind: A key of `kinds`.
+            layer: Number from 1; None means 5, as in the paper, or the last one of a smaller model.
+            heads: Numbers from 1; None means all.
+            word: The only query to show, as in Figure 3: a piece, or a word, which selects its
+                first piece; None shows all.
 
         Raises:
-            BadInput: a layer, head or word that is not there.
+            BadInput: The layer, a head or the word does not exist.
         """
         layers, count = self.kinds[kind].weights.shape[:2]
-        layer = min(_LAYER, layers) if layer is None else _within("layer", layer, layers)
-        chosen = [_within("heads", head, count) for head in heads or range(1, count + 1)]
+        layer = min(_LAYER, layers) if layer is None else _check_number("layer", layer, layers)
+        chosen = [_check_number("heads", head, count) for head in heads or range(1, count + 1)]
         return View(
             kind,
             layer - 1,
             sorted({head - 1 for head in chosen}),
-            None if word is None else _index(word, self.kinds[kind].queries),
+            None if word is None else _find_query(word, self.kinds[kind].queries),
         )
 
     def html(self, view: View, model: str) -> str:
-        """One page that needs nothing else, with all kinds, layers and heads to choose from.
+        """Return a self-contained HTML page on which all kinds, layers and heads can be chosen.
 
         Args:
-            view: What it shows first.
-            model: What its reader is told about the model.
+            view: The view that is shown first.
+            model: A line about the model, shown at the bottom.
         """
         content = {
             "sentence": self.sentence,
@@ -113,7 +115,7 @@ class AttentionFigure:
             "view": view._asdict(),
             "kinds": {name: _as_json(kind) for name, kind in self.kinds.items()},
         }
-        # "<" never ends the script element then, whatever the sentence holds.
+        # "<" is escaped, so that no text in the sentences can end the script element.
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         template = Path(__file__).with_suffix(".html").read_text(encoding="utf-8")
         return template.replace("ATTENTION_FIGURE", text.replace("<", "\\u003c"))
@@ -125,12 +127,19 @@ def attention_figure(
     source: Sequence[int],
     target: Sequence[int],
 ) -> AttentionFigure:
-    """The figure of one pair, ids [s] and [t] as `Vocabulary.encode` gives them.
+    """Compute the figure of a sentence pair.
 
-    A query of the decoder's self-attention is the piece before the one that is predicted, at first
-    none (the zero vector); in cross-attention it is labelled with the piece that is predicted.
+    In the decoder's self-attention a query is labelled with its input: the piece before the one
+    that is predicted, or "<start>" for the zero vector at the first position. In cross-attention a
+    query is labelled with the piece that is predicted.
+
+    Args:
+        model: The trained model.
+        vocabulary: The model's vocabulary.
+        source: Ids [s] from `Vocabulary.encode`.
+        target: Ids [t] from `Vocabulary.encode`.
     """
-    with warnings.catch_warnings():  # Keras's, of a softmax over one key: an empty translation's
+    with warnings.catch_warnings():  # Keras warns of a softmax over one key: empty translation
         warnings.filterwarnings("ignore", "You are using a softmax", UserWarning)
         maps = model.attention(np.array([source], "int32"), np.array([target], "int32"))
     encoder, decoder, cross = (np.asarray(weights)[:, 0] for weights in maps)  # [n, h, q, k]
@@ -151,7 +160,7 @@ def attention_figure(
 def _pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Piece]:
     texts = vocabulary.pieces
     return [
-        # Figure 3's label; a piece that is the mark alone keeps it, so as to be seen.
+        # "<EOS>" is Figure 3's label. A piece that is only the mark keeps it, to be visible.
         Piece("<EOS>", True)
         if index == EOS
         else Piece(
@@ -162,14 +171,14 @@ def _pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Piece]:
     ]
 
 
-def _within(name: str, number: int, count: int) -> int:
+def _check_number(name: str, number: int, count: int) -> int:
     if not 1 <= number <= count:
-        raise BadInput(f"--{name}={number}: the model's go from 1 to {count}")
+        raise BadInput(f"--{name}={number}: wanted 1 to {count} for this model")
     return number
 
 
-def _index(word: str, pieces: list[Piece]) -> int:
-    """Where the first piece of a word, or of a part of it, stands."""
+def _find_query(word: str, pieces: list[Piece]) -> int:
+    """Return the index of the first piece of `word`, which may be a word or a part of one."""
     for start in range(len(pieces)):
         text = ""
         for piece in pieces[start:]:
@@ -183,5 +192,5 @@ def _index(word: str, pieces: list[Piece]) -> int:
 
 
 def _as_json(kind: Kind) -> dict[str, typing.Any]:
-    # Thousandths take half the room of decimals.
+    # Integers in thousandths take half the space of decimal fractions.
     return kind._asdict() | {"weights": np.rint(kind.weights * 1000).astype(int).tolist()}

@@ -1,4 +1,4 @@
-"""Figures 3 to 5 on paper: one layer of an `AttentionFigure` as a PNG."""
+"""Figures 3 to 5 as a PNG: one layer of an `AttentionFigure`."""
 
 import io
 import warnings
@@ -12,17 +12,17 @@ from matplotlib.patches import Patch
 
 from t2t_repro.paper.attention_figure import COLOURS, AttentionFigure, Kind, Piece, View
 
-_INCHES = 0.2  # of a piece's place, which lies on its side
-_LEAST = 0.01  # a line of less weight would not be seen
-_CELL = 0.045  # of the height of the lines: a head's weight on one key
+_INCHES = 0.2  # width of a piece, whose text is rotated by 90 degrees
+_MIN_WEIGHT = 0.01  # a line of a smaller weight would be invisible
+_CELL = 0.045  # height of a cell, a head's weight on a key, as a share of the lines' height
 _DIM = "#8a929c"
 
 
 def picture(figure: AttentionFigure, view: View, dpi: int = 150) -> bytes:
-    """A PNG: the queries above, the keys below, a line for each weight, a colour for each head.
+    """Return a PNG with queries above, keys below, a line per weight and a colour per head.
 
-    Where one word is shown alone, the heads' weights are also cells above its keys, as in Figure 3.
-    Characters that matplotlib's own font has not, Chinese ones for instance, become boxes.
+    If the view shows one query, the heads' weights are also drawn as cells above the keys, as in
+    Figure 3. Characters that matplotlib's default font lacks, such as Chinese ones, become boxes.
     """
     kind = figure.kinds[view.kind]
     places = [_places(pieces) for pieces in (kind.queries, kind.keys)]
@@ -56,15 +56,15 @@ def _colour(head: int) -> str:
 
 
 def _places(pieces: list[Piece]) -> np.ndarray:
-    """Where the pieces stand, the first at 0: a word keeps away from the one before."""
+    """Return the positions of the pieces, from 0 on, with more space between words."""
     steps = [1.4 if piece.begins_word else 1.0 for piece in pieces[1:]]
     return np.cumsum([0.0, *steps])
 
 
 def _lines(axes: Axes, queries: np.ndarray, keys: np.ndarray, kind: Kind, view: View) -> None:
-    """A line for each weight, the strongest on top; a word's heads start side by side."""
+    """Draw a line per weight, the largest on top; the heads of a piece start side by side."""
     weights = kind.weights[view.layer][view.heads]  # [h, q, k]
-    seen = weights >= _LEAST
+    seen = weights >= _MIN_WEIGHT
     if view.word is not None:
         seen &= (np.arange(len(queries)) == view.word)[:, None]
     order = np.argsort(weights[seen])
@@ -85,14 +85,14 @@ def _labels(axes: Axes, places: np.ndarray, pieces: list[Piece], word: int | Non
     axes.set_xticks(places, [piece.text for piece in pieces], rotation=90, fontsize=9)
     axes.tick_params(length=0)
     for index, label in enumerate(axes.get_xticklabels()):
-        label.set_parse_math(False)  # "$" is a piece of text
+        label.set_parse_math(False)  # "$" is plain text
         if word is not None:
             label.set(fontweight="bold" if index == word else "normal")
             label.set_color("black" if index == word else _DIM)
 
 
 def _cells(axes: Axes, keys: np.ndarray, weights: np.ndarray, heads: list[int]) -> None:
-    """Below the lines, for each key a column of heads: weights [h, k]."""
+    """Draw a column of cells below the lines for each key, one per head: weights [h, k]."""
     for row, head in enumerate(heads):
         colours = to_rgba_array([_colour(head)] * len(keys), alpha=np.minimum(weights[head], 1))
         bottom = -0.02 - _CELL * (row + 1)

@@ -1,8 +1,9 @@
 """The cost of training, by count (`model.flops`) and by the paper's own formula (6.1, Table 2).
 
-The paper estimates it "by multiplying the training time, the number of GPUs used, and an estimate
-of the sustained single-precision floating-point capacity of each GPU". That is what the GPUs could
-have computed in that time: for the paper's runs 3.4 (base) and 2.3 (big) times the count.
+The paper estimates the cost "by multiplying the training time, the number of GPUs used, and an
+estimate of the sustained single-precision floating-point capacity of each GPU". This is what the
+GPUs could have computed in that time. For the paper's runs it is 3.4 (base) and 2.3 (big) times the
+count.
 """
 
 import re
@@ -14,29 +15,29 @@ from t2t_repro.config import Model
 from t2t_repro.model.flops import Positions, Shape, positions, training_flops
 
 PAPER = {"base": 3.3e18, "big": 2.3e19}  # Table 2, by the formula
-# 25,000 tokens a side (5.1) as equally long sentences. The length is ours, about WMT's mean: at 50
-# the count is 0.7 % more.
+# 25,000 tokens per side (5.1) in sentences of one length. The paper does not state a length; 25 is
+# about WMT's mean. With 50 the count would be 0.7 % higher.
 PAPER_BATCH: Shape = (1000, 25, 25)
 
 
 class Sustained(NamedTuple):
-    """What a GPU is taken to do."""
+    """The speed that a GPU is assumed to sustain."""
 
     tflops: float
     source: str
 
 
 class _Gpu(NamedTuple):
-    float32: float  # TFLOPS; in TF32, as TensorFlow and JAX multiply, where the GPU has it
+    float32: float  # TFLOPS; TF32 where the GPU has it, since TensorFlow and JAX use it
     bfloat16: float
     source: str
 
 
 _FOOTNOTE = "sustained in single precision, by the paper's footnote 5"
-# The paper's figure for P100 is 90 % of its data sheet's 10.6, M40's 6.0 is 86 % of 7.0.
+# The paper assumes 90 % of the data sheet's 10.6 for P100, and 86 % of 7.0 for M40.
 _PEAK = "the data sheet's dense peak, assumed to be sustained: an upper bound"
-_FP16 = f"{_PEAK}; with 16 bits it is float16's, bfloat16 is not in the hardware"
-# By a pattern for words of the name, unless others in it tell of a model with less.
+_FP16 = f"{_PEAK}; the 16-bit figure is for float16, since the hardware has no bfloat16"
+# {pattern for words of the GPU's name: its speeds}. `_SLOWER` names variants that are slower.
 _GPUS = {
     "K80": _Gpu(2.8, 2.8, _FOOTNOTE),
     "K40m?": _Gpu(3.7, 3.7, _FOOTNOTE),
@@ -51,11 +52,11 @@ _GPUS = {
     "H200": _Gpu(494, 989, _PEAK),
     "B200": _Gpu(1125, 2250, _PEAK),
 }
-_LESS = re.compile(r"MIG|NVL|Laptop|4090 D|H100 PCIe|V100-PCIE")
+_SLOWER = re.compile(r"MIG|NVL|Laptop|4090 D|H100 PCIe|V100-PCIE")
 
 
 def paper_counts() -> dict[str, float]:
-    """What the count gives for the paper's runs: base 9.8e17, big 9.9e18."""
+    """Return the FLOPs of the paper's runs by count: base 9.8e17, big 9.9e18."""
     counts = {}
     for name in PAPER:
         run = config.resolve("wmt14_ende", name)
@@ -66,19 +67,19 @@ def paper_counts() -> dict[str, float]:
 
 
 def by_formula(seconds: float, devices: int, tflops: float) -> float:
-    """Footnote 5's estimate: 12 hours on 8 P100 are 3.3e18."""
+    """Return the FLOPs by the paper's formula (footnote 5): 12 hours on 8 P100 are 3.3e18."""
     return seconds * devices * tflops * 1e12
 
 
 def sustained(device: str, precision: str) -> Sustained | None:
-    """What a device of that name does, None if it is not in the table: nothing is guessed.
+    """Return the speed that a device is assumed to sustain, or None if it is not in the table.
 
     Args:
-        device: As the driver names it, such as "NVIDIA H100 80GB HBM3".
+        device: The driver's name for it, such as "NVIDIA H100 80GB HBM3".
         precision: "float32", or "mixed_bfloat16" or "bfloat16".
     """
     for name, gpu in _GPUS.items():
-        if re.search(rf"\b{name}\b", device) and not _LESS.search(device):
+        if re.search(rf"\b{name}\b", device) and not _SLOWER.search(device):
             return Sustained(
                 gpu.bfloat16 if precision.endswith("bfloat16") else gpu.float32, gpu.source
             )
@@ -86,23 +87,23 @@ def sustained(device: str, precision: str) -> Sustained | None:
 
 
 def trained_positions(plan: Callable[[int], Sequence[Any]], steps: int) -> Positions:
-    """Positions of a run's first `steps` batches, however often it was stopped and went on.
+    """Return the positions in a run's first `steps` batches, however often it was resumed.
 
-    With `bpe_dropout` and `auxiliary_tasks` batches are others, but as large; these are of the text
-    without.
+    `bpe_dropout` and `auxiliary_tasks` change the batches but not their size; the positions are
+    those of the unchanged text.
 
     Args:
-        plan: `Batching.plan`, from an epoch to its batches (pairs, source length, target length).
-            All epochs have batches of the same shapes, in another order.
-        steps: Updates made.
+        plan: `Batching.plan`: epoch -> its batches (pairs, source length, target length). All
+            epochs have batches of the same shapes, in another order.
+        steps: Number of updates made.
     """
 
-    def of(batches: Sequence[Any]) -> Positions:
+    def count(batches: Sequence[Any]) -> Positions:
         return positions((len(pairs), s, t) for pairs, s, t in batches)
 
     first = plan(0)
     epochs, rest = divmod(steps, len(first))
-    whole, part = of(first), of(plan(epochs)[:rest])
+    whole, part = count(first), count(plan(epochs)[:rest])
     return Positions(*(epochs * n + m for n, m in zip(whole, part, strict=True)))
 
 
@@ -114,19 +115,19 @@ def run_cost(
     seconds: float,
     devices: Sequence[str],
 ) -> dict[str, Any]:
-    """What a run has cost, for results.json.
+    """Return the cost of a training run, for results.json.
 
     Args:
-        model: Its model.
-        rows: Of the shared matrix.
+        model: The run's model.
+        rows: Rows of the shared embedding matrix.
         precision: "float32" or "mixed_bfloat16".
-        positions: What it was trained on.
-        seconds: Of training.
-        devices: The names of the GPUs that it was trained on, all alike, or "CPU".
+        positions: The positions that it was trained on.
+        seconds: Training time.
+        devices: The names of the GPUs that it was trained on, all of one model, or "CPU".
 
     Returns:
-        `flops` by count, `formula_flops` by the paper's formula, and what they were made of. What
-        is not known is None.
+        `flops` by count, `formula_flops` by the paper's formula, and the numbers that both were
+        computed from. Unknown values are None.
     """
     counted = training_flops(model, rows, positions)
     capacity = sustained(devices[0], precision)
@@ -150,11 +151,11 @@ def run_cost(
 
 
 def lines(cost: dict[str, Any]) -> str:
-    """What `run_cost` gave, in two lines."""
+    """Return the result of `run_cost` as two lines of text."""
     share = cost["attention_flops"] / max(1, cost["flops"])
     text = (
-        f"cost: {cost['flops']:.2e} FLOPs by count, {share:.1%} of them attention's; by the same "
-        f"count the paper's {_listed(cost['paper_flops'])}"
+        f"cost: {cost['flops']:.2e} FLOPs by count, {share:.1%} of them in attention's own "
+        f"products; the same count gives for the paper's runs {_format_runs(cost['paper_flops'])}"
     )
     rate = cost["flops"] / max(1e-9, cost["seconds"]) / 1e12
     text += (
@@ -162,12 +163,13 @@ def lines(cost: dict[str, Any]) -> str:
         "TFLOPS by count"
     )
     if cost["formula_flops"] is None:
-        return f"{text}; what it sustains is not known, so nothing by the paper's formula"
+        return f"{text}; its sustained speed is unknown, so there is no cost by the paper's formula"
     return (
         f"{text}; x {cost['sustained_tflops']:g} TFLOPS ({cost['sustained_source']}) = "
-        f"{cost['formula_flops']:.2e} by the paper's formula; its {_listed(PAPER)}"
+        f"{cost['formula_flops']:.2e} by the paper's formula, which gives for its own runs "
+        f"{_format_runs(PAPER)}"
     )
 
 
-def _listed(runs: dict[str, float]) -> str:
+def _format_runs(runs: dict[str, float]) -> str:
     return ", ".join(f"{name} {flops:.1e}" for name, flops in runs.items())

@@ -1,4 +1,4 @@
-"""Table 2: the paper's BLEU on newstest2014 and training cost, and those of a run below."""
+"""Table 2: BLEU on newstest2014 and training cost in the paper, with a row for a run."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from t2t_repro.config import Config, config_dir
 _COLUMNS = ("bleu_de", "bleu_fr", "flops_de", "flops_fr")
 _HEADS = ("BLEU EN-DE", "BLEU EN-FR", "FLOPs EN-DE", "FLOPs EN-FR")
 
-_PAPERS_LINES = 3003  # of newstest2014; sacreBLEU calls them `wmt14/full`
-_SACREBLEUS_LINES = 2737  # its `wmt14`: 266 of them are left out
+_PAPER_LINES = 3003  # newstest2014; sacreBLEU calls this set `wmt14/full`
+_SACREBLEU_LINES = 2737  # sacreBLEU's `wmt14`, which leaves out 266 lines
 
 
 def printed() -> dict[str, dict[str, float]]:
-    """The paper's rows: `bleu_de`, `bleu_fr`, `flops_de` and `flops_fr`, as far as it has them."""
+    """Return {system: its numbers in the paper}, under the names of `_COLUMNS`."""
     path = config_dir() / "table2.yaml"
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
@@ -24,35 +24,36 @@ def printed() -> dict[str, dict[str, float]]:
 def listing(
     config: Config, scores: Mapping[str, Any], spent: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """The table, then what cannot be seen in it.
+    """Yield the lines of the table with a row for a run, then notes on how the rows compare.
 
     Args:
-        config: Of the run.
-        scores: Of its test set: `paper_bleu` goes into the table, BLEU as the paper counted it.
-        spent: "cost" of its results.json, of which the paper's formula goes into the table; None
-            if it has not trained to its end.
+        config: The run's configuration.
+        scores: Its test scores, of which `paper_bleu` (BLEU as the paper computes it) is the row's.
+        spent: "cost" in its results.json, of which the cost by the paper's formula is the row's;
+            None if training is not finished.
 
     Raises:
-        BadInput: these are no scores of translations.
+        BadInput: The scores are not those of translations.
     """
     if "paper_bleu" not in scores:
-        raise BadInput(f"--table2: Table 2 is of translation, {config.problem} is not")
+        raise BadInput(f"--table2: Table 2 is about translation, which {config.problem} is not")
     ours = _ours(config, scores, spent)
     table = printed() | {f"here: {config.problem}, {config.variant}": ours}
     width = max(map(len, table))
     yield f"{'':{width}}" + "".join(f"{head:>13}" for head in _HEADS)
     for name, row in table.items():
-        yield f"{name:{width}}" + "".join(f"{_shown(key, row.get(key)):>13}" for key in _COLUMNS)
+        yield f"{name:{width}}" + "".join(f"{_format(key, row.get(key)):>13}" for key in _COLUMNS)
     yield "Transformer big EN-FR: 41.8 from arXiv version 5 on; proceedings and section 6.1: 41.0"
     yield f"here sacreBLEU {scores['sacrebleu']:.2f} ({scores['sacrebleu_signature']})"
     yield _test_set(config, int(scores["lines"]))
     if spent is None:
-        yield "cost: not known, training has not come to its end"
+        yield "cost: unknown, because training is not finished"
     else:
         counts = ", ".join(f"{name} {flops:.1e}" for name, flops in spent["paper_flops"].items())
-        yield f"by count of products {spent['flops']:.1e} FLOPs here; the paper's {counts}"
+        yield f"by count of products {spent['flops']:.1e} FLOPs here; the paper's runs {counts}"
     if spent and spent["formula_flops"] is None:
-        yield f"no FLOPs by the paper's formula: what {spent['device']} sustains is not known"
+        device = spent["device"]
+        yield f"no FLOPs by the paper's formula: the sustained speed of {device} is unknown"
 
 
 def _ours(
@@ -67,17 +68,17 @@ def _ours(
 
 def _test_set(config: Config, lines: int) -> str:
     if not config.problem.startswith("wmt14"):
-        return "BLEU here is on another test set than newstest2014, and not to be compared"
-    if lines == _PAPERS_LINES:
-        return f"BLEU here is on all {lines:,} lines of newstest2014, as the paper's"
-    filtered = ", which are sacreBLEU's `wmt14`" if lines == _SACREBLEUS_LINES else ""
+        return "BLEU here is on another test set than newstest2014 and cannot be compared"
+    if lines == _PAPER_LINES:
+        return f"BLEU here is on all {lines:,} lines of newstest2014, like the paper's"
+    filtered = " (sacreBLEU's `wmt14`)" if lines == _SACREBLEU_LINES else ""
     return (
-        f"BLEU here is on {lines:,} lines{filtered}, and not to be compared: the paper's is on all "
-        f"{_PAPERS_LINES:,} of newstest2014"
+        f"BLEU here is on {lines:,} lines{filtered} and cannot be compared: the paper's is on "
+        f"all {_PAPER_LINES:,} lines of newstest2014"
     )
 
 
-def _shown(key: str, value: float | None) -> str:
+def _format(key: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if key.startswith("bleu") else f"{value:.1e}"

@@ -1,4 +1,4 @@
-"""Table 4: the F1 of parsers on section 23 of the Wall Street Journal, and that of a run below."""
+"""Table 4: F1 of parsers on section 23 of the Wall Street Journal, with a row for a run."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,23 +12,23 @@ SECTION_23 = 2_416  # sentences
 
 
 def printed() -> list[dict[str, Any]]:
-    """The paper's rows: `parser`, `training`, `f1`."""
+    """Return the paper's rows: `parser`, `training`, `f1`."""
     path = config_dir() / "table4.yaml"
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def listing(config: Config, scores: Mapping[str, Any]) -> Iterator[str]:
-    """The table, then what cannot be seen in it.
+    """Yield the lines of the table with a row for a run, then notes on how the rows compare.
 
     Args:
-        config: Of the run.
-        scores: Of its test set, by `brackets.scores`: `f1`, of all lengths, goes into the table.
+        config: The run's configuration.
+        scores: Its test scores by `evalb.scores`, of which `f1` (all lengths) is the row's.
 
     Raises:
-        BadInput: these are no scores of parses.
+        BadInput: The scores are not those of parses.
     """
     if "f1" not in scores:
-        raise BadInput(f"--table4: Table 4 is of parsing, {config.problem} is not")
+        raise BadInput(f"--table4: Table 4 is about parsing, which {config.problem} is not")
     training = "semi-supervised" if config.data.extra_tree_files else "treebank only"
     ours = {"parser": f"here: {config.problem}, {config.variant}", "training": training}
     table = [*printed(), ours | {"f1": scores["f1"]}]
@@ -36,16 +36,17 @@ def listing(config: Config, scores: Mapping[str, Any]) -> Iterator[str]:
     yield f"{'':{names}}  {'training':{trainings}}     F1"
     for row in table:
         yield f"{row['parser']:{names}}  {row['training']:{trainings}}{row['f1']:>7.2f}"
-    yield f"here of at most 40 words: F1 {scores['f1_40']:.2f}, {scores['lines_40']:,} sentences"
+    short = f"{scores['lines_40']:,} sentences of at most 40 words"
+    yield f"here F1 {scores['f1_40']:.2f} on the {short}"
     if scores["skipped"]:
         yield (
-            f"EVALB leaves out {scores['skipped']:,} sentences; as parses without a bracket they "
-            f"make it F1 {scores['f1_punished']:.2f}"
+            f"EVALB leaves out {scores['skipped']:,} sentences; if they count as parses without "
+            f"brackets, F1 is {scores['f1_punished']:.2f}"
         )
-    yield from _compared(config.problem, scores["lines"])
+    yield from _comparability(config.problem, scores["lines"])
 
 
-def _compared(problem: str, sentences: int) -> Iterator[str]:
+def _comparability(problem: str, sentences: int) -> Iterator[str]:
     yield f"here {sentences:,} sentences; section 23 has {SECTION_23:,}"
     if problem != "wsj_parsing" or sentences != SECTION_23:
-        yield "F1 here is on another test set than WSJ section 23, and not to be compared"
+        yield "F1 here is on another test set than WSJ section 23 and cannot be compared"

@@ -1,4 +1,4 @@
-"""Attention figures: the page's data, the picture's colours, the command, TensorBoard's pictures.
+"""Attention figures: data of the page, colours of the PNG, the command, TensorBoard's images.
 
 test_visualize_page.py opens the page in a browser.
 """
@@ -52,7 +52,7 @@ def figure(model, vocabulary, pair):
 
 
 class Scripts(HTMLParser):
-    """The page as HTML has it: (attributes, content) of its script elements."""
+    """The script elements of a page: (attributes, content)."""
 
     def __init__(self, page):
         super().__init__()
@@ -165,13 +165,13 @@ def test_a_word_is_found_by_its_pieces(word, index):
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ({"layer": 3}, "--layer=3: the model's go from 1 to 2"),
+        ({"layer": 3}, "--layer=3: wanted 1 to 2 for this model"),
         ({"layer": 0}, "--layer=0: "),
-        ({"heads": [1, 9]}, "--heads=9: the model's go from 1 to 8"),
+        ({"heads": [1, 9]}, "--heads=9: wanted 1 to 8 for this model"),
         ({"word": "dodo"}, "--word=dodo: .* of: un do do <EOS>"),
     ],
 )
-def test_what_is_not_there_is_refused(choice, message):
+def test_absent_layer_head_or_word_is_refused(choice, message):
     with pytest.raises(BadInput, match=message):
         blank_figure(2).view(**choice)
 
@@ -180,13 +180,13 @@ def test_what_is_not_there_is_refused(choice, message):
 
 
 def amounts(content, heads):
-    """How many pixels of a PNG have the full colour of each head."""
+    """Return how many pixels of a PNG have the full colour of each head."""
     pixels = matplotlib.image.imread(io.BytesIO(content), format="png")[:, :, :3]
     return [int((np.abs(pixels - to_rgb(COLOURS[head])) < 0.02).all(-1).sum()) for head in heads]
 
 
 def one_look_each():
-    """Head 0: each piece at itself; head 1: all at the last; head 2: nowhere to speak of."""
+    """Return a figure: head 0 attends to the same piece, head 1 to the last, head 2 to none."""
     figure = blank_figure(1, heads=3)
     kind = figure.kinds["encoder"]
     kind.weights[0, 0] = np.eye(4)
@@ -208,7 +208,7 @@ def test_lines_are_drawn_for_weights_and_chosen_heads():
 
 
 def marks(content, head, share):
-    """The widths of a head's marks in one line of pixels, at a share of the picture's height."""
+    """Return the widths of a head's marks in one pixel line, at a share of the picture's height."""
     pixels = matplotlib.image.imread(io.BytesIO(content), format="png")[:, :, :3]
     line = pixels[int(share * len(pixels))]
     seen = (np.abs(line - to_rgb(COLOURS[head])) < 0.02).all(-1)
@@ -227,7 +227,7 @@ def test_a_word_alone_has_its_own_line_and_cells_above_the_keys():
 
 
 def test_a_picture_of_any_text_is_a_png(figure):
-    """ "$" is no formula, and each kind has its own two sentences."""
+    """ "$" does not start a formula; each kind has its own queries and keys."""
     assert sum("$" in text or "<0x24>" in text for text, _ in figure.kinds["cross"].keys) == 2
     for kind in figure.kinds:
         assert picture(figure, figure.view(kind)).startswith(b"\x89PNG")
@@ -246,7 +246,7 @@ def test_a_character_without_a_glyph_does_no_harm():
 
 @pytest.fixture
 def call(monkeypatch, capfd, tiny_run):
-    """A function that runs the command on the tiny run: (exit status, stdout, stderr)."""
+    """Return a function that runs the command on the tiny run: (exit status, stdout, stderr)."""
 
     def call(*flags):
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is

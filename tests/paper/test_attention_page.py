@@ -1,4 +1,4 @@
-"""The attention page in a real Chromium: mouse, keyboard, light and dark, and nothing from outside.
+"""The attention page in a real Chromium: mouse, keyboard, dark mode, no requests to outside.
 
 Skipped where none is installed; Debian has it as `chromium`.
 """
@@ -21,7 +21,7 @@ LAYERS, HEADS = 3, 4
 
 
 def weights(queries, keys):
-    """Head h of layer l looks at key q + l + h (mod keys) with 0.9, and evenly at the rest."""
+    """Head h of layer l attends to key q + l + h (mod keys) with 0.9, and evenly to the rest."""
     maps = np.full((LAYERS, HEADS, queries, keys), 0.1 / (keys - 1))
     for layer, head, query in np.ndindex(maps.shape[:3]):
         maps[layer, head, query, (query + layer + head) % keys] = 0.9
@@ -65,7 +65,7 @@ def items(page, side):
 
 
 def selected(page):
-    """Of the one piece that is shown: (side, index), or None."""
+    """Return (side, index) of the only piece shown, or None."""
     found = page(
         "[...document.querySelectorAll('[aria-selected=true]')].map(item => "
         "[item.closest('section').id, [...item.parentElement.children].indexOf(item)])"
@@ -74,7 +74,7 @@ def selected(page):
 
 
 def most(page):
-    """{head: the piece it looks at most and the weight}, as the page tells it in words."""
+    """Return {head: (the piece it attends to most, the weight)} from the page's list."""
     lines = page("[...document.querySelectorAll('#readout li')].map(item => item.textContent)")
     found = [re.match(r"(\d+)\s+(\S+) (\d\.\d\d)", line) for line in lines]
     return {int(match[1]): (match[2], float(match[3])) for match in found if match}
@@ -90,7 +90,7 @@ def picture(page):
 
 
 def differ(one, other):
-    """Pixels."""
+    """Return the number of pixels that differ."""
     return int((np.abs(one - other) > 0.02).any(-1).sum())
 
 
@@ -192,7 +192,7 @@ def test_everything_is_reached_by_keyboard(page):
 
 
 def luminance(colour):
-    """Of "rgb(r, g, b)", as WCAG 2 defines it."""
+    """Return the relative luminance of "rgb(r, g, b)", as WCAG 2 defines it."""
     channels = np.array([int(part) for part in re.findall(r"\d+", colour)[:3]]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
@@ -200,7 +200,7 @@ def luminance(colour):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable(page, scheme):
-    """All text has a contrast of 7 or 5.5 (WCAG asks for 4.5)."""
+    """All text has a contrast of at least 7 or 5.5 (WCAG asks for 4.5)."""
     page.scheme(scheme)
     style = "getComputedStyle(document.querySelector('{}')).{}"
     background = luminance(page(style.format("body", "backgroundColor")))

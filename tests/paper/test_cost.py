@@ -29,7 +29,7 @@ def test_positions_of_a_run_are_those_of_its_batches_one_after_the_other():
 
 
 def test_parameters_of_table_3():
-    """Each row that prints a number, with 40,960 rows of the matrix; big's 213 is unresolved."""
+    """All rows but big (213, unresolved) agree with the paper for a matrix of 40,960 rows."""
     for name, printed in table3.printed().items():
         count = table3.parameters(config.resolve("wmt14_ende", name))
         millions = 65 if printed.millions is None else printed.millions
@@ -70,7 +70,7 @@ def test_the_papers_formula_is_two_to_four_times_the_count():
         ("NVIDIA H200", 494, 989),
         ("NVIDIA L4", 60, 121),
         ("NVIDIA GeForce RTX 4090", 82.6, 165),
-        # Look-alikes that do less, and what is not a GPU: nothing is guessed.
+        # Similar names of slower GPUs, and names that are not in the table.
         ("Tesla V100-PCIE-16GB", None, None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, None),
         ("NVIDIA H100 PCIe", None, None),
@@ -81,14 +81,14 @@ def test_the_papers_formula_is_two_to_four_times_the_count():
         ("CPU", None, None),
     ],
 )
-def test_what_a_device_sustains(device, float32, bfloat16):
+def test_sustained_speed_of_a_device(device, float32, bfloat16):
     found = [cost.sustained(device, p) for p in ("float32", "mixed_bfloat16")]
     assert [f and f.tflops for f in found] == [float32, bfloat16]
     for known in filter(None, found):
         assert "footnote 5" in known.source or "assumed" in known.source
 
 
-# Of a run
+# The cost of a run
 
 
 def spent(seconds=100.0, devices=("NVIDIA H200",) * 2):

@@ -1,4 +1,4 @@
-"""Table 2 with a run's row below."""
+"""Table 2 with a row for a run."""
 
 import json
 import sys
@@ -49,34 +49,34 @@ def test_ours_stands_in_the_columns_of_its_language():
     assert cells(french) == ["-", "27.46", "-", f"{3600 * 8 * 9.5e12:.1e}"]
 
 
-def test_what_cannot_be_seen_in_the_table_is_said():
+def test_notes_below_the_table():
     text = "\n".join(listing())
     assert "proceedings and section 6.1: 41.0" in text
     assert "sacreBLEU 26.12 (nrefs:1|tok:13a)" in text
-    assert "the paper's base 9.8e+17, big 9.9e+18" in text
+    assert "the paper's runs base 9.8e+17, big 9.9e+18" in text
     assert "another test set" not in text
     text = "\n".join(listing("toy_ende", device="CPU"))
     assert "another test set than newstest2014" in text
-    assert "what CPU sustains is not known" in text
+    assert "the sustained speed of CPU is unknown" in text
 
 
 def test_which_lines_were_scored_is_said():
     def said(lines):
         return "\n".join(listing(scores=SCORES | {"lines": lines}))
 
-    assert "on all 3,003 lines of newstest2014, as the paper's" in said(3003)
-    assert "on 2,737 lines, which are sacreBLEU's `wmt14`, and not to be compared" in said(2737)
-    assert "on 100 lines, and not to be compared" in said(100)
+    assert "on all 3,003 lines of newstest2014, like the paper's" in said(3003)
+    assert "on 2,737 lines (sacreBLEU's `wmt14`) and cannot be compared" in said(2737)
+    assert "on 100 lines and cannot be compared" in said(100)
 
 
 def test_a_run_without_its_cost():
     lines = list(table2.listing(config.resolve("wmt14_ende"), SCORES, None))
     assert cells(lines[11])[2:] == ["-", "-"]
-    assert lines[-1] == "cost: not known, training has not come to its end"
+    assert lines[-1] == "cost: unknown, because training is not finished"
 
 
 def test_scores_that_are_not_of_translations():
-    with pytest.raises(BadInput, match="Table 2 is of translation"):
+    with pytest.raises(BadInput, match="Table 2 is about translation"):
         listing(scores={"f1": 90.0})
 
 

@@ -1,4 +1,4 @@
-"""Table 4 with a run's row below."""
+"""Table 4 with a row for a run."""
 
 import sys
 
@@ -19,7 +19,7 @@ def listing(problem="wsj_parsing", scores=SCORES, **changes):
 
 
 def row(line):
-    """(parser, training, F1): what two spaces or more separate."""
+    """Return (parser, training, F1), cells that two or more spaces separate."""
     return tuple(cell.strip() for cell in line.split("  ") if cell)
 
 
@@ -42,29 +42,29 @@ def test_ours_stands_below():
     assert row(more) == ("here: wsj_parsing, base", "semi-supervised", "90.13")
 
 
-def test_what_cannot_be_seen_in_the_table_is_said():
+def test_notes_below_the_table():
     assert listing()[14:] == [
-        "here of at most 40 words: F1 91.50, 2,245 sentences",
+        "here F1 91.50 on the 2,245 sentences of at most 40 words",
         "here 2,416 sentences; section 23 has 2,416",
     ]
     lines = listing(scores=SCORES | {"skipped": 3, "f1_punished": 90.0, "lines": 2_415})
     assert lines[15].startswith("EVALB leaves out 3 sentences; ")
-    assert lines[15].endswith(" F1 90.00")
+    assert lines[15].endswith(" F1 is 90.00")
     assert lines[-2:] == [
         "here 2,415 sentences; section 23 has 2,416",
-        "F1 here is on another test set than WSJ section 23, and not to be compared",
+        "F1 here is on another test set than WSJ section 23 and cannot be compared",
     ]
     assert "another test set" in listing("toy_parsing")[-1]
 
 
 def test_scores_that_are_not_of_parses():
-    with pytest.raises(BadInput, match="Table 4 is of parsing, toy_ende is not"):
+    with pytest.raises(BadInput, match="Table 4 is about parsing, which toy_ende is not"):
         listing("toy_ende", scores={"sacrebleu": 26.1})
 
 
 @pytest.fixture
 def printed(tmp_path, monkeypatch, capsys):
-    """A function that runs `evaluate` on a run with SCORES: (exit status, stdout, stderr)."""
+    """Return a function that runs `evaluate` on SCORES and returns (status, stdout, stderr)."""
     config.save(config.resolve("toy_parsing"), tmp_path / "config.yaml")
     monkeypatch.setattr(evaluate, "_score_run", lambda given: SCORES)
 
