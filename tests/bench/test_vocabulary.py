@@ -43,15 +43,15 @@ def test_every_trainer_learns_from_both_sides(file):
     test = [file(["ab cd  ef gh"]), file(["ij kl\x01mn op", "ad eb é"])]
     found = {row["trainer"]: row for row in rows([file(SOURCE)], [file(TARGET)], test, SIZE)}
     assert list(found) == list(TRAINERS)
-    expected = {  # pieces learnt, pieces in the test, words of one piece, bytes or unknown
+    expected = {  # pieces learned, pieces in the test, words of one piece, bytes or unknown
         "ours": (SIZE, 17, 8, 2),
         "tokenizers byte-level BPE": (3 + 256 + 16, 17, 8, 2),
         "tokenizers WordPiece": (3 + 16 + 8 + 8, 13, 9, 1),
         "subword-nmt": (8, 13, 9, 5),
     }
-    for name, (learnt, pieces, whole, odd) in expected.items():
+    for name, (learned, pieces, whole, odd) in expected.items():
         row = found[name]
-        assert row["pieces"] == learnt
+        assert row["pieces"] == learned
         assert row["pieces_per_word"] == pytest.approx(pieces / 11)
         assert row["one_piece_words"] == pytest.approx(whole / 11)
         assert row["bytes_or_unknown_per_1000"] == pytest.approx(1000 * odd / pieces)
