@@ -1,4 +1,4 @@
-"""What every command shares: flags made from the hyperparameters, quiet imports, clear endings.
+"""What the commands share: flags made from the hyperparameters, quiet imports, clear endings.
 
 Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything else.
 """
@@ -19,6 +19,7 @@ from pipelines.errors import BadInput
 from pipelines.storage import is_address
 from t2t_repro import config
 from t2t_repro.settings import nearest
+from t2t_repro.workdir import Workdir
 
 GROUPS_SHOWN = {
     "model": "model (section 3)",
@@ -29,7 +30,7 @@ GROUPS_SHOWN = {
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that answers a mistake with one line and the nearest flag."""
+    """An argument parser that raises BadInput with the nearest flag on a mistake."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(
@@ -37,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        """Like argparse's, but an unknown flag is a BadInput that names the nearest."""
+        """Parse the arguments; an unknown flag raises a BadInput that names the nearest flag."""
         namespace, unknown = self.parse_known_args(*args, **kwargs)
         if unknown:
             word = unknown[0].split("=")[0]
@@ -46,21 +47,21 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def error(self, message: str) -> NoReturn:
-        """Replaces argparse's usage and exit."""
+        """Raise BadInput, in place of argparse's usage and exit."""
         raise BadInput(message)
 
 
 class Run(typing.NamedTuple):
-    """What the flags of `add_run` say."""
+    """The run that the flags of `add_run` name."""
 
     problem: str | None
     variant: str | None
-    workdir: Path
+    workdir: Workdir
     overrides: dict[str, Any]
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Flags that name a run, old or new, and one for every hyperparameter; see `run_of`."""
+    """Add the flags that name a run, old or new, and one for every setting; see `run_of`."""
     names = ", ".join(config.problem_names())
     parser.add_argument("--problem", default=argparse.SUPPRESS, help=f"{names} (default: toy_ende)")
     parser.add_argument(
@@ -73,16 +74,17 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_of(namespace: argparse.Namespace) -> Run:
-    """The run that the flags name; raises BadInput for unknown names and values."""
+    """Return the run that the flags name; raises BadInput for unknown names and values."""
     problem, variant = getattr(namespace, "problem", None), getattr(namespace, "variant", None)
     name = "_".join(filter(None, (problem or "toy_ende", variant)))
     overrides = _absolute(settings(namespace))
     config.resolve(problem or "toy_ende", variant or "base", overrides)
-    return Run(problem, variant, Path(getattr(namespace, "workdir", f"runs/{name}")), overrides)
+    workdir = Workdir(Path(getattr(namespace, "workdir", f"runs/{name}")))
+    return Run(problem, variant, workdir, overrides)
 
 
 def _absolute(overrides: dict[str, Any]) -> dict[str, Any]:
-    """Paths as they will be found from any directory: later commands read them in config.yaml."""
+    """Make paths absolute: later commands, in any directory, read them in config.yaml."""
 
     def absolute(name: str, value: Any) -> Any:
         if name.endswith("_dir") and value and not is_address(value):
@@ -93,9 +95,9 @@ def _absolute(overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_settings(parser: argparse.ArgumentParser, groups: Iterable[str], *names: str) -> None:
-    """A flag for every hyperparameter of the groups, and for the further names.
+    """Add a flag for every setting of the groups, and for the further names.
 
-    Flags that are not given leave nothing in the namespace; `settings` finds those that are.
+    Flags that are not given leave nothing in the namespace; `settings` finds the given ones.
     """
     shown = {group: parser.add_argument_group(GROUPS_SHOWN[group]) for group in config.GROUPS}
     for group, field in config.fields():
@@ -117,7 +119,7 @@ def _add_setting(group: argparse._ArgumentGroup, field: dataclasses.Field) -> No
 
 
 def settings(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The hyperparameters given as flags, as values of their types; raises BadInput."""
+    """Return the settings given as flags, as values of their types; raises BadInput."""
     given = {name: value for name, value in vars(namespace).items() if name in config.FIELDS}
     return {
         name: value if isinstance(value, list) else config.parse(name, value)
@@ -126,7 +128,7 @@ def settings(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(main: Callable[[], None]) -> NoReturn:
-    """Runs a command's main function and ends the process with the contract's exit status."""
+    """Run a command's main function and end the process with the exit status above."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8 and "\n" whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     try:
@@ -153,11 +155,11 @@ def _end(status: int, message: str) -> NoReturn:
 
 
 def quiet_tensorflow() -> None:
-    """Keeps TensorFlow's C++ log lines off the terminal; call before its import.
+    """Keep TensorFlow's C++ log lines off the terminal; call this before its import.
 
     TensorFlow 2.21 prints some of them whatever TF_CPP_MIN_LOG_LEVEL says, straight to file
-    descriptor 2, so that is pointed elsewhere and Python's stderr keeps the terminal. Who sets
-    TF_CPP_MIN_LOG_LEVEL sees everything. A crash in C++ still prints Python's stack.
+    descriptor 2. That descriptor is redirected, and Python's stderr keeps the terminal. A user who
+    sets TF_CPP_MIN_LOG_LEVEL sees everything. A crash in C++ still prints Python's stack.
     """
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
         return

@@ -1,9 +1,9 @@
-"""Every hyperparameter, once: frozen dataclasses whose defaults are the paper's base model.
+"""All hyperparameters: frozen dataclasses whose defaults are the paper's base model.
 
-A configuration is made of, later ones winning: these defaults, configs/<problem>.yaml, a row of
-configs/table3.yaml (`--variant`), what the problem's file says of that row or of one of its own,
-and flags. Names are unique over the four groups: a key in a YAML file, a field here and a flag of
-the commands are one and the same word.
+A configuration is built in this order, and a later source overrides an earlier one: the defaults
+below, configs/<problem>.yaml, a row of configs/table3.yaml (`--variant`), the changes that the
+problem's file makes to that row or the variant that it defines, and flags. Names are unique over
+the four groups, so a field here has the same name as its key in the YAML files and as its flag.
 
     >>> config = resolve("multi30k_ende", variant="big", overrides={"seed": 7})
     >>> config.model.d_model, config.train.train_steps
@@ -22,168 +22,229 @@ import yaml
 from pipelines.errors import BadInput
 from t2t_repro.settings import from_text, nearest, setting, setting_value
 
-AUTO = 0  # of max_tokens_per_replica
+AUTO = 0  # max_tokens_per_replica="auto"
 
 
 @dataclass(frozen=True)
 class Model:
-    """Section 3, and the row "base" of Table 3."""
+    """Sections 3 and 5.4: the Transformer, with the row "base" of Table 3 as defaults."""
 
-    num_layers: int = setting(6, "N, layers of the encoder and of the decoder (3.1)", low=1)
-    d_model: int = setting(512, "width of every sub-layer and embedding (3.1); even", low=2)
-    d_ff: int = setting(2048, "width of the feed-forward layer (3.3)", low=1)
-    num_heads: int = setting(8, "h, attention heads (3.2.2)", low=1)
+    num_layers: int = setting(
+        6, "N, number of layers in the encoder and in the decoder (3.1)", low=1
+    )
+    d_model: int = setting(
+        512, "width of every sub-layer's output and of the embeddings (3.1); even", low=2
+    )
+    d_ff: int = setting(2048, "inner width of the feed-forward layer (3.3)", low=1)
+    num_heads: int = setting(8, "h, number of attention heads (3.2.2)", low=1)
     d_k: int = setting(64, "width of a head's queries and keys (3.2.2)", low=1)
     d_v: int = setting(64, "width of a head's values (3.2.2)", low=1)
-    dropout: float = setting(0.1, "P_drop on sub-layers and embeddings (5.4)", low=0, below=1)
-    attention_dropout: float = setting(
-        0.0, "dropout of attention weights; the paper: parsing only (6.3)", low=0, below=1
+    dropout: float = setting(
+        0.1, "P_drop, dropout of sub-layer outputs and embeddings (5.4)", low=0, below=1
     )
-    # 37,000 rows would give base 63.08M parameters; Table 3's 65M needs 40,960.
+    attention_dropout: float = setting(
+        0.0,
+        "dropout of attention weights; the paper uses it for parsing only (6.3)",
+        low=0,
+        below=1,
+    )
+    # With 37,000 rows base would have 63.08M parameters; 40,960 rows give Table 3's 65M.
     embedding_rows: int | None = setting(
-        40960, "rows of the shared matrix (3.4); none: as many as the vocabulary", low=3
+        40960,
+        "rows of the shared embedding matrix (3.4); none: one for each piece of the vocabulary",
+        low=3,
     )
     learned_positions: int = setting(
-        0, "0: sinusoids (3.5); n: a learned table of n positions (Table 3 E)", low=0
+        0,
+        "0: sinusoidal positions (3.5); n: a learned table of n positions (Table 3, row E)",
+        low=0,
     )
 
 
 @dataclass(frozen=True)
 class Data:
-    """Section 5.1, and where the text is."""
+    """Section 5.1: the text, its vocabulary and its batches."""
 
-    vocabulary_size: int = setting(37000, "pieces of the shared BPE vocabulary (5.1)", low=260)
-    # Not stated in the paper; 256 is the authors' first code.
-    max_length: int = setting(256, "pairs with more pieces on a side are not trained on", low=2)
-    tokens_per_batch: int = setting(
-        25000, "source and target tokens of a batch each, over all replicas (5.1)", low=1
+    vocabulary_size: int = setting(
+        37000, "number of pieces in the shared BPE vocabulary (5.1)", low=260, decides_text=True
     )
-    # Not stated in the paper; the authors' first code counts padding.
-    count_padding: bool = setting(True, "whether tokens_per_batch includes padding")
-    # On 4.5M pairs of news text 512 shapes leave 1.2 % of the cells empty, 64 leave 6.2 %.
+    # Not stated in the paper; 256 is the value in the authors' first code.
+    max_length: int = setting(
+        256, "maximum pieces per side; longer training pairs are left out", low=2, decides_text=True
+    )
+    tokens_per_batch: int = setting(
+        25000, "source tokens of a batch, and as many target tokens, over all replicas (5.1)", low=1
+    )
+    # Not stated in the paper; the authors' first code counts padding tokens.
+    count_padding: bool = setting(True, "whether tokens_per_batch counts padding tokens")
+    # On 4.5M pairs of news text 1.2 % of the tokens are padding with 512 shapes, 6.2 % with 64.
     max_shapes: int = setting(
-        512, "most shapes of batches; 64 and less suit compiled steps, and pad more", low=1
+        512, "maximum number of batch shapes; with --xla use 64 or fewer, which adds padding", low=1
     )
     data_dir: str | None = setting(
         None,
-        "directory that holds the problem's data (wmt14: or will hold it); none: TFDS's own",
+        "directory with the problem's data (wmt14: downloaded to it); none: TFDS's default",
         may_change=True,
     )
     prepared_dir: str | None = setting(
         None,
-        "directory or gs://... for vocabulary and training text as ids, which runs may share; "
-        "none: in the work directory",
+        "directory or gs://... for the vocabulary and the encoded training text, which several "
+        "runs may share; none: inside the work directory",
         may_change=True,
     )
-    tokenized: bool = setting(False, "multi30k_ende: its lower-cased tokenised text")
+    tokenized: bool = setting(
+        False, "multi30k_ende: use its lower-cased, tokenised files", decides_text=True
+    )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
-    tsv_files: tuple[str, ...] = setting((), "parallel_text: instead, lines source<TAB>target")
+    tsv_files: tuple[str, ...] = setting(
+        (), "parallel_text: training text as lines source<TAB>target, instead of the two above"
+    )
     dev_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: dev text, source side", may_change=True
+        (), "parallel_text: dev text, source side", may_change=True, decides_text=True
     )
     dev_target_files: tuple[str, ...] = setting(
         (), "parallel_text: dev text, target side", may_change=True
     )
     test_source_files: tuple[str, ...] = setting(
-        (), "parallel_text: test text, source side", may_change=True
+        (), "parallel_text: test text, source side", may_change=True, decides_text=True
     )
     test_target_files: tuple[str, ...] = setting(
         (), "parallel_text: test text, target side", may_change=True
     )
-    extra_tree_files: tuple[str, ...] = setting((), "wsj_parsing: more trees to train on (6.3)")
-    gold_repeats: int = setting(1, "wsj_parsing: copies of the treebank beside them", low=1)
+    extra_tree_files: tuple[str, ...] = setting(
+        (), "wsj_parsing: more trees to train on (6.3)", decides_text=True
+    )
+    gold_repeats: int = setting(
+        1,
+        "wsj_parsing: copies of the treebank in the training text, beside --extra_tree_files",
+        low=1,
+        decides_text=True,
+    )
     altered_copies: int = setting(
-        0, "wsj_parsing: for small treebanks, copies of trees with other words", low=0
+        0,
+        "wsj_parsing: extra copies of each tree with other words, for small treebanks",
+        low=0,
+        decides_text=True,
     )
-    spell_words: bool = setting(False, "wsj_parsing: words in the target, for small treebanks")
+    spell_words: bool = setting(
+        False, "wsj_parsing: write words into the target, for small treebanks", decides_text=True
+    )
     held_out_share: float = setting(
-        0.01, "parallel_text: share split off for dev, and for test, if not given", low=0, below=0.5
+        0.01,
+        "parallel_text: share of the pairs held out for dev, and for test, if no files are given",
+        low=0,
+        below=0.5,
+        decides_text=True,
     )
-    target_language: str = setting("de", "language of the target, for BLEU's tokeniser")
+    target_language: str = setting("de", "target language, which selects BLEU's tokeniser")
 
 
 @dataclass(frozen=True)
 class Train:
-    """Sections 5.2 to 5.4, and how often to log, save and score."""
+    """Sections 5.2 to 5.4: training, and how often to log, save and score."""
 
-    train_steps: int = setting(100_000, "updates to make in all (5.2)", low=1, may_change=True)
-    warmup_steps: int = setting(4000, "updates of rising learning rate (5.3)", low=1)
-    learning_rate_scale: float = setting(1.0, "factor on equation 3; the paper: 1", low=0)
+    train_steps: int = setting(100_000, "total number of updates (5.2)", low=1, may_change=True)
+    warmup_steps: int = setting(4000, "updates during which the learning rate rises (5.3)", low=1)
+    learning_rate_scale: float = setting(1.0, "factor on equation 3; 1 in the paper", low=0)
     cooldown_share: float = setting(
-        0.0, "last share of train_steps, the rate falling to 0", low=0, below=1, may_change=True
+        0.0,
+        "last share of train_steps, in which the learning rate falls to 0; 0 in the paper",
+        low=0,
+        below=1,
+        may_change=True,
     )
-    beta_1: float = setting(0.9, "Adam (5.3)", low=0, below=1)
-    beta_2: float = setting(0.98, "Adam (5.3)", low=0, below=1)
-    epsilon: float = setting(1e-9, "Adam (5.3)", low=0)
+    beta_1: float = setting(0.9, "Adam's beta_1 (5.3)", low=0, below=1)
+    beta_2: float = setting(0.98, "Adam's beta_2 (5.3)", low=0, below=1)
+    epsilon: float = setting(1e-9, "Adam's epsilon (5.3)", low=0)
     bpe_dropout: float = setting(
-        0.0, "share of merges left out of training text before a cool-down", low=0, below=1
+        0.0,
+        "share of BPE merges skipped at random in training text, until the cool-down",
+        low=0,
+        below=1,
     )
     auxiliary_tasks: bool = setting(
-        False, "before a cool-down, every pair once more with words reversed or replaced"
+        False, "train on every pair again with words reversed or replaced, until the cool-down"
     )
-    label_smoothing: float = setting(0.1, "eps_ls (5.4)", low=0, below=1)
+    label_smoothing: float = setting(0.1, "eps_ls, label smoothing (5.4)", low=0, below=1)
     accumulate: int = setting(
         1,
-        "parts of a batch that a replica works through one after another; less memory, same step",
+        "micro-batches into which a replica splits its batch; saves memory, same update",
         low=1,
         may_change=True,
     )
     max_tokens_per_replica: int | None = setting(
         None,
-        "most tokens of a side that a replica takes at once; its share then comes in more parts; "
-        "auto: as many as its memory holds, which is tried",
+        "maximum tokens per side in a micro-batch; overrides an --accumulate that is too small; "
+        "auto: as many as fit in the memory, found by trial",
         low=0,
         words={"auto": AUTO},
         may_change=True,
     )
     precision: str = setting(
-        "float32", "of the matrix products", among=("float32", "mixed_bfloat16")
+        "float32", "precision of the matrix products", among=("float32", "mixed_bfloat16")
     )
-    # On two CPU cores a compiled step takes 1.1 times a plain one, base and tiny of `bench train`.
+    # On two CPU cores a compiled step takes 1.1 times as long (base and tiny of `bench train`).
     xla: bool = setting(
-        False, "compile the step, for each shape of batch; slower on a CPU", may_change=True
+        False,
+        "compile the training step, once for each batch shape; slower on a CPU",
+        may_change=True,
     )
-    seed: int = setting(1, "of initial weights, dropout and the order of the data", low=0)
+    seed: int = setting(
+        1, "random seed of initial weights, dropout and the order of the data", low=0
+    )
     checkpoint_minutes: float = setting(
         10.0, "minutes between checkpoints (6.1)", low=0, may_change=True
     )
     checkpoint_steps: int = setting(
-        0, "updates between checkpoints, instead of minutes, if not 0", low=0, may_change=True
+        0, "updates between checkpoints; 0: use checkpoint_minutes", low=0, may_change=True
     )
-    keep_checkpoints: int = setting(20, "checkpoints kept, the last ones", low=1, may_change=True)
+    keep_checkpoints: int = setting(
+        20, "number of latest checkpoints to keep", low=1, may_change=True
+    )
     log_steps: int = setting(100, "updates between TensorBoard points", low=1, may_change=True)
     eval_sentences: int = setting(
-        1000, "dev sentences translated at a checkpoint, for BLEU", low=0, may_change=True
+        1000, "dev sentences translated at a checkpoint to compute BLEU", low=0, may_change=True
     )
     eval_share: float = setting(
-        0.02, "most of the time that dev scores may take; the last apart", low=0, may_change=True
+        0.02,
+        "largest share of the time that dev scores may take; the final ones are always computed",
+        low=0,
+        may_change=True,
     )
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Section 6.1."""
+    """Section 6.1: beam search and checkpoint averaging."""
 
-    beam_size: int = setting(4, "hypotheses kept (6.1); 1 is greedy", low=1, may_change=True)
+    beam_size: int = setting(
+        4, "number of hypotheses kept (6.1); 1: greedy search", low=1, may_change=True
+    )
     alpha: float = setting(
         0.6, "exponent of the length penalty ((5 + length) / 6)^alpha (6.1)", low=0, may_change=True
     )
     max_extra_length: int = setting(
-        50, "output at most input length + this many pieces (6.1)", low=0, may_change=True
+        50,
+        "maximum output length: input length + this many pieces (6.1)",
+        low=0,
+        may_change=True,
     )
     max_source_length: int = setting(
-        1024, "longer sources are cut to this many pieces, with a note", low=2, may_change=True
+        1024,
+        "maximum source pieces; longer sources are truncated, with a warning",
+        low=2,
+        may_change=True,
     )
     average_last: int = setting(
-        5, "checkpoints to average, the last ones; fewer if there are fewer (6.1)", low=1,
+        5, "number of latest checkpoints to average, or fewer if not as many exist (6.1)", low=1,
         may_change=True,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Config:
-    """One run: its problem, its row of Table 3, and all hyperparameters."""
+    """A run: its problem, its variant (a row of Table 3) and all hyperparameters."""
 
     problem: str
     variant: str
@@ -197,14 +258,14 @@ GROUPS: dict[str, type] = {"model": Model, "data": Data, "train": Train, "decode
 
 
 def fields() -> Iterator[tuple[str, dataclasses.Field]]:
-    """(group, field) of every hyperparameter, in the order above."""
+    """Yield (group, field) for every hyperparameter, in the order of their definition."""
     for group, cls in GROUPS.items():
         for field in dataclasses.fields(cls):
             yield group, field
 
 
-_VARIANTS = "variants"  # in a problem's file: {row of Table 3 or of its own: what differs}
-_HEAD = ("problem", "variant")  # of a saved configuration, before the fields
+_VARIANTS = "variants"  # key of a problem's file: {variant: the hyperparameters that it changes}
+_HEAD = ("problem", "variant")  # the first keys of a saved configuration
 FIELDS = {field.name: field for _, field in fields()}
 _TYPES = {
     name: hint for cls in GROUPS.values() for name, hint in typing.get_type_hints(cls).items()
@@ -212,19 +273,19 @@ _TYPES = {
 
 
 def config_dir() -> Path:
-    """The folder of the YAML files: in an installed wheel inside the package, else beside it."""
+    """Return the folder of the YAML files: inside an installed package, else beside it."""
     here = Path(__file__).resolve().parent
     return here / "configs" if (here / "configs").is_dir() else here.parent / "configs"
 
 
 def problem_names() -> list[str]:
-    """Every problem has one file in configs/; the paper's tables are beside them."""
+    """Return the names of all problems: the files of configs/ that are not a table of the paper."""
     stems = {path.stem for path in config_dir().glob("*.yaml")}
     return sorted(stem for stem in stems if not stem.startswith("table"))
 
 
 def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
-    """Rows of Table 3 by name, each with what differs from base; of a problem its own as well."""
+    """Return {variant: what differs from base}: the rows of Table 3, then the problem's own."""
     table = {name: row or {} for name, row in _read_yaml(config_dir() / "table3.yaml").items()}
     if problem is None:
         return table
@@ -236,10 +297,16 @@ def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
 def resolve(
     problem: str, variant: str = "base", overrides: Mapping[str, Any] | None = None
 ) -> Config:
-    """Defaults, the problem's file, the variant's row and what the file adds to it, `overrides`.
+    """Return the configuration of a problem and a variant, with some values overridden.
+
+    Args:
+        problem: A file of configs/, without ".yaml".
+        variant: A row of Table 3 or a variant of the problem's file.
+        overrides: {name: value}, which override all else.
 
     Raises:
-        BadInput: an unknown problem, variant or key (names the nearest), or a value out of place.
+        BadInput: A problem, variant or key is unknown (the message suggests the most similar one),
+            or a value has a wrong type or is out of bounds.
     """
     known = variants(problem)
     if variant not in known:
@@ -255,47 +322,51 @@ def resolve(
 
 
 def override(config: Config, overrides: Mapping[str, Any]) -> Config:
-    """`config` with some hyperparameters replaced; raises BadInput like `resolve`."""
+    """Return `config` with some hyperparameters replaced; raises BadInput like `resolve`."""
     return _build(config.problem, config.variant, flat(config) | _checked(overrides, "flag"))
 
 
 def flat(config: Config) -> dict[str, Any]:
-    """{name: value} of every hyperparameter."""
+    """Return {name: value} of every hyperparameter."""
     return {field.name: getattr(getattr(config, group), field.name) for group, field in fields()}
 
 
+def text_settings(config: Config) -> dict[str, Any]:
+    """Return the problem and the settings that decide how its training text is encoded.
+
+    A setting that lists files counts only as given or not: a fingerprint covers their text.
+    """
+    values = {name: flat(config)[name] for name in FIELDS if FIELDS[name].metadata["decides_text"]}
+    marks = {name: bool(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"problem": config.problem} | marks
+
+
 def save(config: Config, path: Path) -> None:
-    """Writes the resolved configuration, all of it, as YAML that `load` reads."""
+    """Write the whole resolved configuration as YAML that `load` reads."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in flat(config).items()}
     head = {"problem": config.problem, "variant": config.variant}
     path.write_text(yaml.safe_dump(head | plain, sort_keys=False), encoding="utf-8")
 
 
 def load(path: Path) -> Config:
-    """The configuration that `save` wrote; raises BadInput if it is not one, or not all of it."""
+    """Return the configuration that `save` wrote.
+
+    Raises:
+        BadInput: The file cannot be read, or a line is missing or wrong.
+    """
     values = _read_yaml(path)
     checked = _checked({k: v for k, v in values.items() if k not in _HEAD}, str(path))
     if missing := [name for name in (*_HEAD, *FIELDS) if name not in values]:
         raise BadInput(
-            f"{path}: no '{missing[0]}' in it; is it a run's config.yaml, and whole? A line of an "
-            "earlier version may be missing: add it"
+            f"{path}: no '{missing[0]}' in it; wanted the whole config.yaml of a run; add the line "
+            "if an earlier version wrote the file"
         )
     _check_problem(values["problem"])
     return _build(values["problem"], values["variant"], checked)
 
 
-def of_run(workdir: Path) -> Config:
-    """The configuration of the run in a work directory; raises BadInput if there is none."""
-    path = workdir / "config.yaml"
-    if not path.exists():
-        raise BadInput(
-            f"{workdir}: no run there (no {path.name}); train one with --workdir={workdir}"
-        )
-    return load(path)
-
-
 def conflicts(saved: Config, wanted: Config) -> list[str]:
-    """What a run may not change when it resumes, as "name: wanted (the run has saved)"."""
+    """Return the changes that a resumed run may not make: "name: wanted (the run has saved)"."""
     old, new = flat(saved), flat(wanted)
     return [
         f"{name}: {new[name]} (the run has {old[name]})"
@@ -305,7 +376,7 @@ def conflicts(saved: Config, wanted: Config) -> list[str]:
 
 
 def parse(name: str, text: str) -> Any:
-    """The value of a flag: `text` as the type of a field; raises BadInput if it is none."""
+    """Return a flag's text as the type of its field; raises BadInput if it is not a value of it."""
     hint = _TYPES[name]
     return setting_value(FIELDS[name], hint, from_text(hint, text), "flag")
 

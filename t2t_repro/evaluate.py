@@ -9,8 +9,9 @@ from pipelines.errors import BadInput
 from pipelines.sources import text_files
 from t2t_repro import cli, config
 from t2t_repro.paper import table2, table4
+from t2t_repro.workdir import Workdir
 
-# Where the text is, if it has moved since training; and how to score files.
+# Settings for text that has moved since training, and for scoring files.
 _DATA = (
     "data_dir",
     "dev_source_files",
@@ -23,7 +24,7 @@ _DATA = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--split", choices=("test", "dev"), default="test", help="what to translate")
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, then score."""
     given = parser().parse_args()
     files = given.problem, given.hypotheses, given.references
     if given.table and (given.json or given.split != "test" or given.workdir is None):
@@ -71,20 +72,19 @@ def main() -> None:
 
 
 def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> Iterator[str]:
-    run = config.of_run(given.workdir)
+    workdir = Workdir(given.workdir)
     if given.table == "table4":
-        return table4.listing(run, scores)
-    results = json.loads((given.workdir / "results.json").read_text(encoding="utf-8"))
-    return table2.listing(run, scores, results.get("cost"))
+        return table4.listing(workdir.config(), scores)
+    return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
 
 
 def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
-    settings = cli.settings(given)
-    config.of_run(given.workdir)  # a mistake is told before the slow import
+    settings, workdir = cli.settings(given), Workdir(given.workdir)
+    workdir.config(settings)  # a mistake is found before the slow import
     cli.quiet_tensorflow()
-    from t2t_repro import experiment
+    from t2t_repro import experiment, reports
 
-    return experiment.evaluate(experiment.restore(given.workdir, settings), given.split)
+    return reports.evaluate(experiment.restore(workdir, settings), given.split)
 
 
 def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:

@@ -1,36 +1,22 @@
 """Export a trained run as <export_dir>/<version>/, for TensorFlow Serving or for CTranslate2."""
 
 import argparse
-import contextlib
-import json
-import os
-import shutil
-import tempfile
 import typing
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import t2t_repro
 from pipelines.errors import BadInput
-from t2t_repro import cli, config
+from t2t_repro import cli
+from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.decoding.translator import IdsTranslator, Translate
     from t2t_repro.experiment import Experiment
 
-# Types that each format can hold the weights in; the first is the default.
+# The types that each format can store weights in; the first is the default.
 WEIGHTS = {"saved_model": ("float32", "bfloat16"), "ctranslate2": ("float32", "int8")}
-
-# What `load` looks for in a signature.
-_OUTPUTS = {
-    "serving_default": {"translation", "score", "cut"},
-    "nbest": {"translations", "scores", "cut"},
-}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.export", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
     flags.add_argument(
@@ -42,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
         "--weights",
         choices=sorted({name for names in WEIGHTS.values() for name in names}),
         default="float32",
-        help="type they are stored in: bfloat16 (half the size) is for saved_model, int8 (a "
-        "quarter) for ctranslate2",
+        help="type that the weights are stored in: bfloat16 (half the size) for saved_model, int8 "
+        "(a quarter) for ctranslate2",
     )
     flags.add_argument(
         "--ids_only",
@@ -55,28 +41,28 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, then export."""
     given = parser().parse_args()
     settings = cli.settings(given)
     directory = given.export_dir / str(given.version)
     _check(given, directory)
-    config.of_run(given.workdir)  # a mistake is told before the slow import
+    workdir = Workdir(given.workdir)
+    workdir.config(settings)  # a mistake is found before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment
-    from t2t_repro.serving import ctranslate2
+    from t2t_repro.serving import ctranslate2, saved_model
 
     if given.format == "ctranslate2":
         ctranslate2.check_installed()
-        run = experiment.restore(given.workdir, settings)
-        save_ctranslate2(run, directory, given.weights)
+        save_ctranslate2(experiment.restore(workdir, settings), directory, given.weights)
     else:
-        run = experiment.restore(given.workdir, settings)
-        save(run, directory, given.weights, given.ids_only)
+        run = experiment.restore(workdir, settings)
+        saved_model.save(run, directory, given.weights, given.ids_only)
     print(directory)
 
 
 def _check(given: argparse.Namespace, directory: Path) -> None:
-    """Raises BadInput for flags that do not go together, or a place that is taken."""
+    """Raise BadInput for flags that do not go together, or a directory that exists."""
     if given.version < 0:
         raise BadInput(f"--version={given.version}: wanted a whole number from 0")
     if given.weights not in WEIGHTS[given.format]:
@@ -94,142 +80,20 @@ def _check(given: argparse.Namespace, directory: Path) -> None:
         )
 
 
-def save(
-    run: "Experiment", directory: Path, weights: str = "float32", ids_only: bool = False
-) -> None:
-    """Writes a SavedModel; the directory appears whole or not at all.
-
-    Signatures, b sentences and m the beam:
-
-        serving_default   text [b] string -> translation [b] string, score [b] float32, cut [b] bool
-        nbest             text [b] string -> translations [b, m], scores [b, m], cut [b]
-        translate_ids     ids [b, s] int32 -> ids [b, t] int32, score [b] float32
-
-    Loading needs tensorflow and tensorflow_text, and none of this code. With `ids_only` there are
-    `translate_ids`, and the same as `serving_default`, and tensorflow alone is enough.
-
-    For a parsing run a translation is a tree in brackets, with the words of its sentence.
-
-    assets.extra/ holds `settings.json` (see `settings`) and requests for warming up a server.
-    """
-    import tensorflow as tf
-
-    from t2t_repro.decoding.translator import IdsTranslator, Translator
-    from t2t_repro.serving import warm_up
-
-    parts = run.model, run.vocabulary, run.config.decode, weights
-    translator = IdsTranslator(*parts) if ids_only else Translator(*parts, run.problem.finish)
-    with _whole(directory) as unfinished:
-        tf.saved_model.save(translator, str(unfinished), _signatures(translator))
-        ids = [tf.ragged.constant(run.vocabulary.encode(lines)) for lines in warm_up.TEXTS]
-        requests = [("translate_ids", {"ids": rows.to_tensor()}) for rows in ids]
-        if not ids_only:
-            requests += [
-                (signature, {"text": lines}) for signature in _OUTPUTS for lines in warm_up.TEXTS
-            ]
-        warm_up.write(unfinished, requests)
-        _write_settings(unfinished / "assets.extra", settings(run, "saved_model", weights))
-
-
 def save_ctranslate2(run: "Experiment", directory: Path, weights: str = "float32") -> None:
-    """Writes what CTranslate2 loads, whole or not at all, and settings.json beside it."""
+    """Write what CTranslate2 loads, and settings.json; the directory appears whole or not at all.
+
+    Args:
+        run: The restored run.
+        directory: The directory to make, <export_dir>/<version>.
+        weights: "float32" or "int8", the type that the matrices are stored in.
+    """
     from t2t_repro.serving import ctranslate2
+    from t2t_repro.serving.export_directory import atomic_directory, write_settings
 
-    with _whole(directory) as unfinished:
+    with atomic_directory(directory) as unfinished:
         ctranslate2.save(run.model, run.vocabulary, run.config.decode, unfinished, weights)
-        _write_settings(unfinished, settings(run, "ctranslate2", weights))
-
-
-def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:
-    """What an export says of itself, for people and for programs without TensorFlow."""
-    import tensorflow as tf
-
-    saved = config.flat(run.config)
-    state = tf.train.get_checkpoint_state(str(run.checkpoint_dir))
-    averaged = [Path(path).name for path in state.all_model_checkpoint_paths]
-    averaged = averaged[-run.config.decode.average_last :]
-    return {
-        "t2t_repro": t2t_repro.__version__,
-        "format": format,
-        "weights": weights,
-        "problem": run.config.problem,
-        "variant": run.config.variant,
-        "training_step": int(averaged[-1].removeprefix("step-")),
-        "averaged_checkpoints": averaged,
-        "vocabulary_sha256": run.vocabulary.fingerprint,
-        **{
-            group: {field.name: saved[field.name] for of, field in config.fields() if of == group}
-            for group in ("model", "decode")
-        },
-    }
-
-
-def _write_settings(directory: Path, values: dict[str, Any]) -> None:
-    text = json.dumps(values, indent=2) + "\n"
-    (directory / "settings.json").write_text(text, encoding="utf-8")
-
-
-def _signatures(translator: "IdsTranslator") -> dict[str, Any]:
-    from t2t_repro.decoding.translator import Translator
-
-    ids = translator.translate_ids.get_concrete_function()
-    if not isinstance(translator, Translator):
-        return {"serving_default": ids, "translate_ids": ids}
-    return {
-        "serving_default": translator.translate.get_concrete_function(),
-        "nbest": translator.nbest.get_concrete_function(),
-        "translate_ids": ids,
-    }
-
-
-@contextlib.contextmanager
-def _whole(directory: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `directory` at the end, or goes if there is an exception.
-
-    Raises:
-        BadInput: it cannot be written.
-    """
-    import tensorflow as tf
-
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-        try:
-            yield unfinished
-            os.chmod(unfinished, 0o755)  # mkdtemp's 0o700 would lock a server's own user out
-            os.rename(unfinished, directory)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
-        raise BadInput(
-            f"{directory}: could not be written: {reason.rstrip('.')}. Nothing is left of it; make "
-            "room, or give another --export_dir"
-        ) from None
-
-
-def load(path: Path, signature: str = "serving_default") -> "Translate":
-    """A signature from text of an export; of its newest version if `path` holds several.
-
-    Raises:
-        BadInput: there is no SavedModel, or it is damaged or none of ours.
-    """
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  registers the tokenizer's operations
-
-    versions = [child for child in path.glob("*") if child.name.isdecimal()]
-    newest = max(versions, key=lambda child: int(child.name), default=path)
-    try:
-        translate = tf.saved_model.load(str(newest)).signatures.get(signature)
-        if not (translate and _OUTPUTS[signature] <= translate.structured_outputs.keys()):
-            raise ValueError(f"no '{signature}' of text in it; was it made with --ids_only?")
-    # IndexError: how TensorFlow's reader reports a truncated file.
-    except (OSError, LookupError, ValueError, tf.errors.OpError) as error:
-        raise BadInput(
-            f"{path}: not a usable export ({' '.join(str(error).split())[:200]}); make one with "
-            "python -m t2t_repro.export"
-        ) from None
-    return translate
+        write_settings(unfinished, run, "ctranslate2", weights)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from t2t_repro import cli
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags; every hyperparameter is one, and `train` then takes them from the run."""
+    """Return the parser of the flags; `train` then takes the settings from the run."""
     flags = cli.Parser(prog="python -m t2t_repro.prepare", description=__doc__)
     cli.add_run(flags)
     flags.add_argument(
@@ -20,16 +20,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, then prepare."""
     given = parser().parse_args()
     run = cli.run_of(given)
     cli.quiet_tensorflow()
     from t2t_repro import experiment
 
-    resolved = experiment.begin(run.problem, run.variant, run.overrides, run.workdir)
+    config = run.workdir.config_to_train(run.problem, run.variant, run.overrides)
     options = given.beam_pipeline_options
-    experiment.prepare(resolved, run.workdir, None if options is None else options.split(","))
-    print(f"prepared; now: python -m t2t_repro.train --workdir={run.workdir}", file=sys.stderr)
+    experiment.prepare(config, run.workdir, None if options is None else options.split(","))
+    done = f"prepared; now: python -m t2t_repro.train --workdir={run.workdir.path}"
+    print(done, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A problem: where its sentence pairs come from, and how what the model makes of them is scored.
+"""Problems: where their sentence pairs come from, and how the model's outputs are scored.
 
 The hyperparameters of a problem are in configs/<name>.yaml.
 """
@@ -16,24 +16,41 @@ from t2t_repro.scoring import bleu, evalb
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
-    from t2t_repro.decoding.translator import Finish
+    from t2t_repro.decoding.translator import Postprocess
 
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
 
 
+class Score(typing.Protocol):
+    """The type of `Problem.score`."""
+
+    def __call__(
+        self,
+        hypotheses: Sequence[str],
+        references: Sequence[str],
+        config: Config,
+        sources: Sequence[str] | None = None,
+    ) -> Scores:
+        """Score hypotheses against the references in the same order."""
+
+
 @dataclass(frozen=True)
 class Problem:
-    """`examples(split, config)` yields {"source", "target"}; split is "train", "dev" or "test".
+    """The three functions that make a problem.
 
-    `score(hypotheses, references, config)` gives numbers; the first one is the problem's main one.
-    `finish(source, target)` is what `translate` and an export answer to a source of which the model
-    made that target; None: the target.
+    `examples(split, config)` yields {"source", "target"}; split is "train", "dev" or "test".
+
+    `score(hypotheses, references, config, sources)` returns scores by name, the problem's main
+    score first. `sources` is None where only files of outputs are scored.
+
+    `postprocess(source, target)` makes the output of `translate` and of exports, string [n], from
+    source and decoded target; None outputs the target itself.
     """
 
     examples: Callable[[str, Config], Examples]
-    score: Callable[[Sequence[str], Sequence[str], Config], Scores]
-    finish: "Finish | None" = None
+    score: Score
+    postprocess: "Postprocess | None" = None
 
 
 def _toy(split: str, config: Config) -> Examples:
@@ -90,19 +107,30 @@ def _toy_parsing(split: str, config: Config) -> Examples:
     return toy_parsing.examples(split)
 
 
-def _bleu(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
+def _bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    config: Config,
+    sources: Sequence[str] | None = None,
+) -> Scores:
+    """Score translations; a metric that needs the source is added here."""
     data = config.data
     return bleu.translation_scores(
         hypotheses, references, language=data.target_language, tokenized=data.tokenized
     )
 
 
-def _brackets(hypotheses: Sequence[str], references: Sequence[str], config: Config) -> Scores:
-    """Of bracketed trees, as in any system's files; or of a run's targets and outputs.
+def _brackets(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    config: Config,
+    sources: Sequence[str] | None = None,
+) -> Scores:
+    """Score parses: bracketed trees, as in any system's files, or a run's targets and outputs.
 
-    These hold no words, but both sides of a run are about the same ones: numbers stand for them. A
-    run's parse always has all words; it can fail only where it takes punctuation for a word, or a
-    word for punctuation, since EVALB deletes by tag.
+    Targets hold no words. Both sides of a pair have the same words, so numbers stand for them. A
+    run's parse always has all words; it fails only if it takes punctuation for a word, or a word
+    for punctuation, because EVALB deletes by tag.
     """
     if len(hypotheses) == len(references) and linear_trees.are_linear(references):
         pairs = map(linear_trees.with_numbered_words, references, hypotheses)
@@ -111,7 +139,7 @@ def _brackets(hypotheses: Sequence[str], references: Sequence[str], config: Conf
 
 
 def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
-    """The whole tree with its words, in brackets."""
+    """Return trees with their words, in brackets: string [n]."""
     from pipelines.parsing import tree_graph  # imports tensorflow, which takes seconds
 
     return tree_graph.bracketed(source, target)

@@ -1,4 +1,4 @@
-"""A hyperparameter, and its value from YAML or a flag: of its type, within its bounds."""
+"""Declare a hyperparameter, and check the values that YAML files and flags give it."""
 
 import dataclasses
 import difflib
@@ -19,24 +19,35 @@ def setting(
     among: tuple[str, ...] = (),
     words: Mapping[str, Any] = types.MappingProxyType({}),
     may_change: bool = False,
+    decides_text: bool = False,
 ) -> Any:
-    """A hyperparameter: default, help text, least value, bound, choices, words for values.
+    """Return the dataclass field of one hyperparameter.
 
-    `may_change` marks what a run may change when it resumes; all else is what the run is.
+    Args:
+        default: Its value where no YAML file or flag sets it.
+        text: Its line in `--help`.
+        low: The least value allowed.
+        below: All values must be less than this.
+        among: The values allowed; empty allows any.
+        words: Words that may be written for a value, such as "auto" for 0.
+        may_change: Whether a run may change it when it resumes. All other hyperparameters define
+            the run.
+        decides_text: Whether it decides, with the text itself, how the training text is encoded.
     """
     metadata = {"help": text, "low": low, "below": below, "among": among, "words": words}
-    return dataclasses.field(default=default, metadata=metadata | {"may_change": may_change})
+    marks = {"may_change": may_change, "decides_text": decides_text}
+    return dataclasses.field(default=default, metadata=metadata | marks)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A question after the known word that looks most like `word`; empty if none does."""
+    """Return "; did you mean '...'?" with the known word most similar to `word`, or ""."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def from_text(hint: Any, text: str) -> Any:
-    """A flag's text as the type hint wants it; as it is if it cannot be that."""
-    kind, _ = _kind(hint)
+    """Return a flag's text as the type that `hint` asks for, or unchanged if it is not one."""
+    kind, _ = _without_none(hint)
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind is int:
@@ -48,38 +59,38 @@ def from_text(hint: Any, text: str) -> Any:
 
 
 def setting_value(field: dataclasses.Field, hint: Any, value: Any, origin: str) -> Any:
-    """`value` as the field's type, within its bounds; only harmless conversions are made.
+    """Return `value` as the field's type; only conversions that lose nothing are made.
 
     Args:
-        field: Made by `setting`.
-        hint: Its type.
-        value: As YAML or `from_text` gives it.
-        origin: Where it was found, for the message.
+        field: A field made by `setting`.
+        hint: The field's type hint.
+        value: The value that YAML or `from_text` gave.
+        origin: Where the value was found, for the error message.
 
     Raises:
-        BadInput: another type, or out of bounds.
+        BadInput: `value` has another type or is out of bounds.
     """
-    kind, optional = _kind(hint)
+    kind, optional = _without_none(hint)
     if optional and value in (None, "none", "None"):
         return None
     words = field.metadata["words"]
     converted = _convert(kind, words.get(value, value) if isinstance(value, str) else value)
     if converted is None:
-        wanted = " or ".join([_wanted(kind), *words])
+        wanted = " or ".join([_describe(kind), *words])
         raise BadInput(f"{origin}: {field.name}: wanted {wanted}, got {value!r}")
-    _check(field, converted, origin)
+    _check_bounds(field, converted, origin)
     return converted
 
 
-def _kind(hint: Any) -> tuple[Any, bool]:
-    """(the type without None, whether None is allowed)."""
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Return (the type without None, whether None is allowed)."""
     if not isinstance(hint, types.UnionType):
         return hint, False
     return next(kind for kind in typing.get_args(hint) if kind is not type(None)), True
 
 
 def _convert(kind: Any, value: Any) -> Any:
-    """`value` as `kind`, or None if that would lose or invent something."""
+    """Return `value` as a `kind`, or None if the conversion would lose or add information."""
     if kind == tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         good = isinstance(items, list | tuple) and all(isinstance(item, str) for item in items)
@@ -92,14 +103,14 @@ def _convert(kind: Any, value: Any) -> Any:
     return value if type(value) is kind else None
 
 
-def _wanted(kind: Any) -> str:
+def _describe(kind: Any) -> str:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
     return names.get(kind, "a list of file names")
 
 
-def _check(field: dataclasses.Field, value: Any, origin: str) -> None:
+def _check_bounds(field: dataclasses.Field, value: Any, origin: str) -> None:
     bounds = field.metadata
-    if bounds["low"] is not None and not value >= bounds["low"]:  # so that NaN fails too
+    if bounds["low"] is not None and not value >= bounds["low"]:  # rejects NaN too
         raise BadInput(f"{origin}: {field.name}: wanted at least {bounds['low']}, got {value}")
     if bounds["below"] is not None and not value < bounds["below"]:
         raise BadInput(f"{origin}: {field.name}: wanted less than {bounds['below']}, got {value}")

@@ -15,14 +15,15 @@ from tqdm import tqdm
 
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
-from t2t_repro import cli, config
+from t2t_repro import cli
+from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
     from t2t_repro.decoding.translator import Line, Translate
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.translate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--saved_model", type=Path, help="instead: an export, or one version of it")
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, then translate."""
     given = parser().parse_args()
     settings = cli.settings(given)
     if (given.workdir is None) == (given.saved_model is None):
@@ -56,14 +57,14 @@ def main() -> None:
     if given.nbest is not None and given.nbest < 1:
         raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
     if given.workdir:
-        run = config.override(config.of_run(given.workdir), settings)  # before the slow import
+        run = Workdir(given.workdir).config(settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
         _check_pretty(given.pretty, run.problem)
     cli.quiet_tensorflow()
     from t2t_repro.decoding.translator import nbest_lines, translate_lines
 
-    translate = _of_export(given) if given.saved_model else _of_run(given, settings)
-    # A person at the keyboard wants each answer at once.
+    translate = _load(given, settings)
+    # A person at the keyboard wants each translation at once.
     at_once = sys.stdin.isatty()
     window = 1 if at_once else 4096
     if given.nbest:
@@ -82,14 +83,14 @@ def main() -> None:
 def _indented(tree: str) -> str:
     try:
         return trees.indented(trees.parse(tree))
-    except BadInput as error:  # of an export; a run was asked before
+    except BadInput as error:  # from an export; `_check_pretty` covers runs
         raise BadInput(f"--pretty: wanted the export of a run that parses; {error}") from None
 
 
 def _check_pretty(pretty: bool, problem: str) -> None:
     from t2t_repro.problems import PROBLEMS
 
-    if pretty and PROBLEMS[problem].finish is None:
+    if pretty and PROBLEMS[problem].postprocess is None:
         raise BadInput(f"--pretty: {problem} does not parse, and only trees are indented")
 
 
@@ -98,30 +99,26 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
         raise BadInput(f"--nbest={nbest}: the search keeps {beam_size} hypotheses; {way_out}")
 
 
-def _of_run(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
-    from t2t_repro import experiment
-    from t2t_repro.decoding.translator import Translator
+def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
+    """Load the run or the export, as a function that translates or makes n-best lists."""
+    from t2t_repro import library
 
-    run = experiment.restore(given.workdir, settings)
-    parts = run.model, run.vocabulary, run.config.decode
-    translator = Translator(*parts, finish=run.problem.finish)
-    # A method that is a tf.function does not hold its object, so what is returned has to.
-    return (lambda text: translator.nbest(text)) if given.nbest else translator
-
-
-def _of_export(given: argparse.Namespace) -> "Translate":
-    from t2t_repro import export
+    if given.workdir:
+        translator = library.run_translator(Workdir(given.workdir), settings)
+        # A method that is a tf.function does not keep its object alive; the lambda does.
+        return (lambda text: translator.nbest(text)) if given.nbest else translator
+    from t2t_repro.serving import saved_model
 
     if not given.nbest:
-        return export.load(given.saved_model)
-    nbest: Any = export.load(given.saved_model, "nbest")
+        return saved_model.load(given.saved_model)
+    nbest: Any = saved_model.load(given.saved_model, "nbest")
     beam_size = nbest.structured_outputs["scores"].shape[1]
     _check_nbest(given.nbest, beam_size, "export with a greater --beam_size")
     return nbest
 
 
 def _lines() -> Iterator[str]:
-    """Lines of stdin, ended by a line feed alone; what is not UTF-8 becomes U+FFFD, with a note."""
+    """Yield lines of stdin, split at line feeds only; invalid UTF-8 becomes U+FFFD, with a note."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         try:
@@ -132,8 +129,8 @@ def _lines() -> Iterator[str]:
 
 
 def _with_progress(rows: "Iterator[list[Line]]", at_once: bool) -> "Iterator[list[Line]]":
-    """The rows, counted on stderr where that takes long and no translation is seen meanwhile."""
-    # Drawn ten times a second for a person, twice a minute for a log file; a short text shows none.
+    """Yield the rows, with a progress bar on stderr unless translations appear on the terminal."""
+    # Redrawn ten times a second on a terminal, twice a minute in a log file; short texts show none.
     interval = 0.1 if sys.stderr.isatty() else 30
     hidden = at_once or sys.stdout.isatty()
     bar = tqdm(rows, desc="translate", unit="line", mininterval=interval, delay=2, disable=hidden)
@@ -141,7 +138,7 @@ def _with_progress(rows: "Iterator[list[Line]]", at_once: bool) -> "Iterator[lis
 
 
 def _note(message: str) -> None:
-    """A line on stderr, above the progress where there is any."""
+    """Print a line on stderr, above the progress bar if there is one."""
     if sys.stderr.isatty():
         tqdm.write(message, file=sys.stderr)
     else:

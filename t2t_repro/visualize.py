@@ -1,4 +1,4 @@
-"""Draw what the heads of a trained run look at, as in the paper's Figures 3 to 5."""
+"""Draw what the attention heads of a trained run look at, as in the paper's Figures 3 to 5."""
 
 import argparse
 import typing
@@ -7,6 +7,7 @@ from pathlib import Path
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro import cli, config
+from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
@@ -17,7 +18,7 @@ _MOST_PIECES = 200  # with EOS; a page of the base model has 12 MB then
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.visualize", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
     flags.add_argument("--sentence", required=True, help="the source")
@@ -52,18 +53,19 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, then draw."""
     given = parser().parse_args()
     settings = cli.settings(given)
     if given.output.suffix not in (".html", ".png"):
         raise BadInput(f"--output={given.output}: wanted a name that ends with .html or .png")
     if not given.output.parent.is_dir():
         raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
-    config.of_run(given.workdir)  # a mistake is told before the slow import
+    workdir = Workdir(given.workdir)
+    workdir.config(settings)  # a mistake is found before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment
 
-    run = experiment.restore(given.workdir, settings)
+    run = experiment.restore(workdir, settings)
     figure = _figure(run, given.sentence, given.target)
     view = figure.view(given.kind, given.layer, given.heads, given.word)
     if given.output.suffix == ".html":
@@ -76,7 +78,7 @@ def main() -> None:
 
 
 def _figure(run: "Experiment", sentence: str, target: str | None) -> "AttentionFigure":
-    """Of a sentence and the given translation, or the model's own, piece for piece."""
+    """Make the figure of a sentence and a given translation, or the model's own one."""
     from t2t_repro.paper.attention_figure import attention_figure
 
     source = _encoded(run.vocabulary, "sentence", sentence)

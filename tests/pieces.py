@@ -1,4 +1,4 @@
-"""Read the ids of an encoded split back."""
+"""Encoded splits: their ids read back, and the batches that a run makes of them."""
 
 import numpy as np
 
@@ -10,3 +10,13 @@ def pieces(split):
         tuple([i for i in row if i != 0] for row in pair)
         for pair in zip(*(side.tolist() for side in sides), strict=True)
     ]
+
+
+def toy_batches(workdir, settings):
+    """The training batches of a new run of toy_ende with these settings."""
+    from t2t_repro import config, experiment
+    from t2t_repro.workdir import Workdir
+
+    resolved = config.resolve("toy_ende", overrides=settings)
+    corpus = experiment.corpus_of(resolved, Workdir(workdir))
+    return experiment.training_batches(resolved, corpus)

@@ -1,4 +1,4 @@
-"""The paper's numbers, what overrides what, and what a mistake is answered with."""
+"""The paper's numbers, the order in which sources override each other, and error messages."""
 
 import dataclasses
 
@@ -74,7 +74,7 @@ def defaults():
 
 
 def refusal(*arguments, **options):
-    """The message of the BadInput that `resolve` answers with."""
+    """Return the message of the BadInput that `resolve` raises."""
     with pytest.raises(BadInput) as raised:
         resolve(*arguments, **options)
     message = str(raised.value)
@@ -110,7 +110,7 @@ def test_every_row_resolves(row):
     assert resolve("toy_ende", row).variant == row
 
 
-# One truth: names, types, help
+# One definition: names, types, help
 
 
 def test_every_problem_resolves():
@@ -128,7 +128,7 @@ def test_big_english_french_has_its_own_dropout():
 
 
 def test_parsing_as_the_paper_says():
-    """Section 6.3; the rest is the base model's or, where it is not said, see the file."""
+    """Section 6.3 gives these values; configs/wsj_parsing.yaml explains those it does not give."""
     wsj, more = (flat(resolve("wsj_parsing", row)) for row in ("base", "semi_supervised"))
     both = {"num_layers": 4, "d_model": 1024, "d_ff": 2048, "num_heads": 8, "alpha": 0.3}
     both |= {"beam_size": 21, "max_extra_length": 300, "train_steps": 100_000}
@@ -186,12 +186,12 @@ def test_every_field_is_a_flag_of_train_that_sets_it():
         assert set(vars(given)) == {"list_variants", name}
 
 
-# Later ones win
+# Later sources override earlier ones
 
 
 @pytest.fixture
 def config_dir(tmp_path, monkeypatch):
-    """One setting for each place that has the last word on it."""
+    """Set one hyperparameter for each source that wins over those before it."""
     (tmp_path / "mine.yaml").write_text("d_k: 2\nd_v: 2\nd_ff: 2\n")
     (tmp_path / "table3.yaml").write_text("base:\nrow: {d_v: 3, d_ff: 3}\n")
     monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
@@ -221,7 +221,7 @@ def test_override_keeps_what_it_does_not_name():
         (("toy_ende", "base", {"warm_up_steps": 5}), "warmup_steps"),
     ],
 )
-def test_unknown_name_is_answered_with_the_nearest(arguments, suggestion):
+def test_error_suggests_the_most_similar_name(arguments, suggestion):
     assert f"did you mean '{suggestion}'?" in refusal(*arguments)
 
 
@@ -322,7 +322,7 @@ def test_saved_configuration_does_not_move_with_the_defaults(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["- a list", "seed: 1", "seed: [", "problem: toy_ende"])
-def test_what_is_no_saved_configuration(tmp_path, text):
+def test_file_that_is_not_a_saved_configuration(tmp_path, text):
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises(BadInput, match=str(path)):

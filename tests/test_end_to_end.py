@@ -121,7 +121,7 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path
     assert files(run) == before
 
     assert commands.call("train", f"--workdir={run}", "--train_steps=510") == 0
-    assert "going on from step 500 of 510" in capfd.readouterr().err
+    assert "resuming from step 500 of 510" in capfd.readouterr().err
     after = files(run)
     assert "checkpoints/step-510.index" in after
     kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}

@@ -14,15 +14,16 @@ FILES = {
     if path.name != "__init__.py"
 }
 
-# From the ground up: a room imports those before it, and its own files. The files at the top of a
-# package are rooms of their own, named here as far as one of the folders imports them.
+# From the ground up: a room imports those before it, and its own files. A file at the top of a
+# package is a room of its own; the commands are one room.
 PIPELINES = (
     *("errors", "storage", "workers", "sources", "word_counts", "vocabulary", "parsing", "toy"),
-    *("shards", "encode", "encode_on_beam", "buckets", "batching", "augmentation"),
+    *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "config", "model", "scoring", "decoding", "problems", "paper", "corpus"),
-    *("distributed", "training", "serving", "experiment", "commands", "bench"),
+    *("settings", "config", "workdir", "model", "scoring", "decoding", "problems", "paper"),
+    *("distributed", "training", "serving", "reports", "experiment", "launch", "library"),
+    *("commands", "bench"),
 )
 COMMANDS = ("cli", "evaluate", "export", "prepare", "train", "translate", "visualize")
 

@@ -12,7 +12,9 @@ from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.parsing.linear_trees import restored
 from pipelines.toy import toy_parsing
-from t2t_repro import cli, config, export, translate, visualize
+from t2t_repro import cli, config, translate, visualize
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
 
 SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
 SHORT = {"train_steps": 3, "warmup_steps": 2, "eval_sentences": 0, "max_shapes": 1}
@@ -47,14 +49,14 @@ def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("parsing") / "run"
     resolved = config.resolve("wsj_parsing", overrides=settings)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    experiment.train(experiment.build(resolved, workdir, strategy))
-    return experiment.restore(workdir, {})
+    experiment.train(experiment.build(resolved, Workdir(workdir), strategy))
+    return experiment.restore(Workdir(workdir), {})
 
 
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
     directory = tmp_path_factory.mktemp("export")
-    export.save(run, directory / "1")
+    saved_model.save(run, directory / "1")
     return directory
 
 
@@ -82,7 +84,7 @@ def test_an_export_returns_trees(exported, expected):
     assert any(len(set(row)) == 3 for row in expected)
 
 
-load = functools.cache(export.load)
+load = functools.cache(saved_model.load)
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def lines(monkeypatch, capfd):
 
     def lines(*flags):
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
-        monkeypatch.setattr(export, "load", load)  # takes seconds
+        monkeypatch.setattr(saved_model, "load", load)  # takes seconds
         monkeypatch.setattr(sys, "argv", ["translate", *map(str, flags)])
         stdin = io.BytesIO("".join(f"{sentence}\n" for sentence in SENTENCES).encode())
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stdin))

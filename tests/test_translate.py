@@ -11,8 +11,10 @@ import pytest
 import tensorflow as tf
 
 from pipelines.toy import toy_ende
-from t2t_repro import cli, export, translate
+from t2t_repro import cli, translate
 from t2t_repro.decoding.translator import Line, _batches_by_length, nbest_lines, translate_lines
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
 
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 20)] + [
     "",
@@ -27,13 +29,13 @@ def exported(tiny_run, tmp_path_factory):
     from t2t_repro import experiment
 
     directory = tmp_path_factory.mktemp("export") / "export"
-    run = experiment.restore(tiny_run, {"beam_size": 3, "max_source_length": 100})
-    export.save(run, directory / "10")
+    run = experiment.restore(Workdir(tiny_run), {"beam_size": 3, "max_source_length": 100})
+    saved_model.save(run, directory / "10")
     (directory / "9").mkdir()  # an older version, and of no use
     return directory
 
 
-load = functools.cache(export.load)
+load = functools.cache(saved_model.load)
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def call(monkeypatch, capfd):
 
     def call(*flags, stdin=TEXT):
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
-        monkeypatch.setattr(export, "load", load)  # takes seconds
+        monkeypatch.setattr(saved_model, "load", load)  # takes seconds
         monkeypatch.setattr(sys, "argv", ["translate", *map(str, flags)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         with pytest.raises(SystemExit) as end:

@@ -72,8 +72,8 @@ def restored(text: str, words: Sequence[str]) -> Tree:
         words: The sentence.
     """
     symbols = _SYMBOL.findall(text)
-    said = [leaf for leaf in map(_leaf, symbols) if leaf]
-    places = _places([leaf.word for leaf in said], words)
+    written = [leaf for leaf in map(_leaf, symbols) if leaf]
+    places = _places([leaf.word for leaf in written], words)
     brackets: list[Bracket] = []
     opened: list[int] = []
     count = 0  # of leaves
@@ -91,7 +91,7 @@ def restored(text: str, words: Sequence[str]) -> Tree:
     if places[-1] < len(words) and brackets:
         last = max(brackets, key=lambda bracket: bracket.end)  # the first of several
         brackets[brackets.index(last)] = last._replace(end=len(words))
-    leaves = list(map(Leaf, _tags(said, places, words), words))
+    leaves = list(map(Leaf, _tags(written, places, words), words))
     return rooted(leaves, [b for b in brackets if b.start < b.end])
 
 
@@ -102,7 +102,7 @@ def _leaf(symbol: str) -> Leaf | None:
     return None if symbol.startswith((OPEN, CLOSE)) else Leaf(symbol, "")
 
 
-def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
+def _places(written: Sequence[str], words: Sequence[str]) -> list[int]:
     """Return the index in `words` at which each leaf of the output starts, and last `len(words)`.
 
     A leaf that stands for no word has the start of the next leaf. Spelt words are matched with
@@ -110,41 +110,41 @@ def _places(said: Sequence[str], words: Sequence[str]) -> list[int]:
     surplus leaves stand for no word, and missing words belong to the leaf before them.
 
     Args:
-        said: The word that each leaf of the output spells, or "".
+        written: The word that each leaf of the output spells, or "".
         words: The sentence.
     """
-    if not any(said):
-        return [min(place, len(words)) for place in range(len(said) + 1)]
-    match, places, place = _matches(said, words), [], 0
-    for number in range(len(said)):
+    if not any(written):
+        return [min(place, len(words)) for place in range(len(written) + 1)]
+    match, places, place = _matches(written, words), [], 0
+    for number in range(len(written)):
         places.append(match.get(number, place))
         place = places[-1] + 1
     limit = len(words)
-    for number in reversed(range(len(said))):
+    for number in reversed(range(len(written))):
         places[number] = min(places[number], limit)
         limit = match.get(number, limit)
     return [*places, len(words)]
 
 
-def _matches(said: Sequence[str], words: Sequence[str]) -> dict[int, int]:
-    """Return a longest common subsequence as {index in `said`: index in `words`}.
+def _matches(written: Sequence[str], words: Sequence[str]) -> dict[int, int]:
+    """Return a longest common subsequence as {index in `written`: index in `words`}.
 
-    Among several, the one that leaves out late words of `said` and takes early words of `words`.
+    Among several, it is the one with late words of `written` left out and early words of `words`.
     """
-    rows = [[0] * (len(words) + 1)]  # lengths for the first i of `said` and j of `words`
-    for word in said:
+    rows = [[0] * (len(words) + 1)]  # lengths for the first i of `written` and j of `words`
+    for word in written:
         row = [0]
         for j, other in enumerate(words):
             row.append(max(row[j], rows[-1][j + 1], rows[-1][j] + (word == other)))
         rows.append(row)
     match, j = {}, len(words)
-    for i in reversed(range(len(said))):
+    for i in reversed(range(len(written))):
         if rows[i + 1][j] > rows[i][j]:
             j = match[i] = bisect_left(rows[i + 1], rows[i + 1][j]) - 1
     return match
 
 
-def _tags(said: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> list[str]:
+def _tags(written: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> list[str]:
     """Return a tag for each word: the output's tags, corrected unless they fit one to one.
 
     If leaves were surplus or missing, tags may stand beside wrong words. Punctuation then gets its
@@ -152,7 +152,7 @@ def _tags(said: Sequence[Leaf], places: Sequence[int], words: Sequence[str]) -> 
     skip the sentence because its words differ from the reference's.
     """
     tags = [UNKNOWN_TAG] * len(words)
-    for leaf, start, end in zip(said, places, places[1:], strict=False):
+    for leaf, start, end in zip(written, places, places[1:], strict=False):
         if start < end:
             tags[start] = leaf.tag
     if list(places) == list(range(len(words) + 1)):

@@ -38,10 +38,10 @@ def bracketed(sentences: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     end = tf.where((seen < wanted) & _first_of_the_last(end), wanted, end)
     holds_words = opens & (start < end)
     own = tf.where(is_tag, stop - start, 1)  # [b, s], number of words of each leaf
-    as_said = tf.reduce_all(own == 1, axis=1, keepdims=True) & (_count(is_tag) == wanted)  # [b, 1]
+    aligned = tf.reduce_all(own == 1, axis=1, keepdims=True) & (_count(is_tag) == wanted)  # [b, 1]
     tags = tf.strings.regex_replace(symbols, f"^{SPELT_WORD}$", r"\2")
     tags = _at(is_tag & (own > 0), start, tags, words)
-    tags = tf.where(as_said, tags, _mended(tags, words))
+    tags = tf.where(aligned, tags, _corrected(tags, words))
     opening = _at(holds_words, start, " (" + labels, words)
     closing = _at(holds_words, end - 1, tf.fill(tf.shape(symbols), ")"), words)
     leaves = opening + " (" + tags + " " + words + ")" + closing  # [b, w]
@@ -113,9 +113,9 @@ def _next(values: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
     return tf.minimum(tf.reduce_min(behind, axis=2), last)
 
 
-def _matches(said: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+def _matches(written: tf.Tensor, spelt: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
     """Match spelt words with the sentence's, as `linear_trees._matches`: int32 [b, s], -1: none."""
-    equal = (said[:, :, None] == words[:, None]) & spelt[:, :, None] & (words != "")[:, None]
+    equal = (written[:, :, None] == words[:, None]) & spelt[:, :, None] & (words != "")[:, None]
     equal = tf.cast(equal, tf.int32)  # [b, s, w]
     columns = tf.range(tf.shape(words)[1])
     upto = columns[:, None] >= columns  # [w, w]
@@ -194,7 +194,7 @@ def _at(mask: tf.Tensor, places: tf.Tensor, strings: tf.Tensor, words: tf.Tensor
     return tf.reshape(joined, tf.shape(words))
 
 
-def _mended(tags: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+def _corrected(tags: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
     """Correct the tags [b, w] of outputs that do not fit one to one; "" is a missing tag."""
     marks, tags_of_marks = tf.constant(list(MARKS)), tf.constant(list(MARKS.values()))  # [n]
     own = tf.where(

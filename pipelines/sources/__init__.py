@@ -1,1 +1,1 @@
-"""Where sentence pairs come from: text files, Multi30k, WMT14 through tensorflow-datasets."""
+"""Sources of sentence pairs: text files, Multi30k, and WMT14 through tensorflow-datasets."""

@@ -1,7 +1,7 @@
 """The problem `multi30k_ende`: Multi30K, English to German captions (Elliott et al., 2016).
 
-29,000 training, 1,014 validation and 1,000 test pairs (the 2016 Flickr test set), as raw text or as
-the source repository's own lower-cased, normalised, Moses-tokenised version.
+There are 29,000 training, 1,014 validation and 1,000 test pairs (the 2016 Flickr test set), either
+as raw text or in the source repository's own lower-cased, normalised, Moses-tokenised version.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from pipelines.errors import BadInput
 from pipelines.sources import text_files, tfds_source
 
-# The repository is pinned to a commit, so neither addresses nor content move.
+# The repository is pinned to a commit, so neither addresses nor content change.
 BASE_ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/"
     "a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1"
@@ -21,8 +21,8 @@ BASE_ADDRESS = (
 
 _FILE_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 
-# sha256 of each file's text, unpacked. The repository serves raw/ gzipped and tok/ plain; a digest
-# of the text holds for both and for any way of packing, so it is the one check. (TFDS's own
+# SHA-256 of each file's text, unpacked. The repository serves raw/ gzipped and tok/ plain; a digest
+# of the text is valid for both, however they are compressed, so it is the only check. (TFDS's own
 # checksums.tsv would digest the bytes as served.)
 SHA256 = {
     "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
@@ -45,18 +45,18 @@ SHA256 = {
 
 
 def examples(split: str, *, data_dir: str | None, tokenized: bool) -> Iterator[dict[str, str]]:
-    """Yields {"source": English, "target": German} of one split, in the files' order.
+    """Yield {"source": English, "target": German} of one split, in the order of the files.
 
     Args:
         split: "train", "dev" or "test": 29,000, 1,014 or 1,000 pairs.
         data_dir: A directory with the text files (train.en, val.en, test_2016_flickr.en and their
-            .de; tokenised: tok/train.lc.norm.tok.en and so on; each plain or .gz), which are taken
-            as they are; or a directory where TFDS has prepared the data set; or None: download and
-            prepare once, where TFDS keeps its data.
-        tokenized: The lower-cased tokenised version instead of the raw one.
+            .de; tokenised: tok/train.lc.norm.tok.en and so on; each plain or .gz), which are read
+            without a check of their content; or a directory in which TFDS has prepared the data
+            set; or None, to download and prepare it once in TFDS's default directory.
+        tokenized: Whether to read the lower-cased, tokenised version instead of the raw one.
 
     Raises:
-        BadInput: `data_dir` holds neither, a file is unusable, or the download fails.
+        BadInput: `data_dir` contains neither, a file is unusable, or the download fails.
     """
     config = "tok" if tokenized else "raw"
     if data_dir is None:
@@ -73,16 +73,16 @@ def examples(split: str, *, data_dir: str | None, tokenized: bool) -> Iterator[d
         return tfds_source.examples(builder, split, source="en", target="de")
     raise BadInput(
         f"--data_dir={data_dir}: holds no Multi30k ({config}); wanted {', '.join(wanted)} (each "
-        f"plain or .gz) or {Multi30kEnde.name}/ prepared by TFDS: fetch the files from "
-        f"{BASE_ADDRESS}, or leave --data_dir out to download them"
+        f"plain or .gz) or {Multi30kEnde.name}/ prepared by TFDS: download the files from "
+        f"{BASE_ADDRESS}, or leave --data_dir out to download them automatically"
     )
 
 
 class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
     """TFDS builder of `multi30k_ende`: configs `raw` and `tok`; train, validation and test.
 
-    Each example is {"en": text, "de": text}. Examples keep the order of the files. Preparing
-    raises BadInput if a file cannot be downloaded or is not the one of the pinned commit.
+    Each example is {"en": text, "de": text}. Examples keep the order of the files. Preparation
+    raises BadInput if a file cannot be downloaded or differs from the pinned commit's.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -123,7 +123,7 @@ class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
 
 
 def _file_names(split: str, config: str) -> tuple[str, str]:
-    """Names the English and the German file of a split, relative to the data directory."""
+    """Return the paths of a split's English and German file, relative to the data directory."""
     stem = _FILE_STEMS[split]
     if config == "tok":
         stem = f"tok/{stem}.lc.norm.tok"
@@ -131,12 +131,12 @@ def _file_names(split: str, config: str) -> tuple[str, str]:
 
 
 def _address(name: str) -> str:
-    """Tells where the source repository keeps a file: tok/ plain, raw/ gzipped."""
+    """Return a file's address in the source repository: tok/ is plain, raw/ gzipped."""
     return f"{BASE_ADDRESS}/{name}" if name.startswith("tok/") else f"{BASE_ADDRESS}/raw/{name}.gz"
 
 
 def _find(data_dir: str, name: str) -> Path:
-    """Finds a file plain or gzipped; the plain path if there is neither."""
+    """Return the path of a file, plain or gzipped; the plain path if neither exists."""
     plain, gzipped = Path(data_dir, name), Path(data_dir, f"{name}.gz")
     return gzipped if gzipped.exists() and not plain.exists() else plain
 
@@ -144,7 +144,7 @@ def _find(data_dir: str, name: str) -> Path:
 def _download(
     dl_manager: tfds.download.DownloadManager, names: Sequence[str]
 ) -> Mapping[str, Path]:
-    """Downloads files and checks what they hold; returns where each one lies."""
+    """Download files and check their content; return {name: local path}."""
     addresses = {name: _address(name) for name in names}
     try:
         tfds_source.ask(addresses[names[0]])
@@ -152,8 +152,8 @@ def _download(
     except tfds_source.DOWNLOAD_ERRORS as error:
         raise BadInput(
             f"Multi30k cannot be downloaded ({tfds_source.reason(error)}); wanted the files of "
-            f"{addresses[names[0]].rpartition('/')[0]}: connect to the network, or fetch them by "
-            f"other means and give --data_dir=D, with D/{', D/'.join(names)} (each plain or .gz)"
+            f"{addresses[names[0]].rpartition('/')[0]}: connect to the network, or obtain them "
+            f"otherwise and give --data_dir=D, with D/{', D/'.join(names)} (each plain or .gz)"
         ) from error
     for name, path in paths.items():
         _check_content(path, name)
@@ -161,19 +161,19 @@ def _download(
 
 
 def _check_content(path: Path, name: str) -> None:
-    """Compares a downloaded file's text with the known digest; forgets a file that differs."""
+    """Compare a downloaded file's text with the known digest, and delete a file that differs."""
     try:
         with text_files.open_bytes(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except BadInput:
         digest = "none, being cut short or damaged"
     if digest != SHA256[name]:
-        # TFDS would take the file and its .INFO from its cache for ever after.
+        # Otherwise TFDS would use the file from its cache in every later run.
         path.unlink()
         Path(f"{path}.INFO").unlink()
         raise BadInput(
-            f"{_address(name)}: the text downloaded has sha256 {digest}; wanted {SHA256[name]}: "
-            "run again to download anew, or give the right files in --data_dir"
+            f"{_address(name)}: the downloaded text has sha256 {digest}; wanted {SHA256[name]}: "
+            "run again to download it again, or give the right files in --data_dir"
         )
 
 

@@ -1,4 +1,4 @@
-"""The problem `parallel_text`: a user's own sentence pairs, from aligned or TSV files."""
+"""The problem `parallel_text`: the user's own sentence pairs, from aligned or TSV files."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipelines.errors import BadInput
 from pipelines.sources import text_files
 
-# Held out in this order: with share s, hash values in [0, s) are dev, in [s, 2s) test.
+# The held-out splits, in order: with share s, hash values in [0, s) are dev and in [s, 2s) test.
 _HELD_OUT = ("dev", "test")
 
 
@@ -22,23 +22,24 @@ def examples(
     test_target_files: Sequence[str],
     held_out_share: float,
 ) -> Iterator[dict[str, str]]:
-    """Yields {"source", "target"} of one split, files one after another, in constant memory.
+    """Yield {"source", "target"} of one split, file after file, in constant memory.
 
     Args:
         split: "train", "dev" or "test".
-        source_files: Training sentences, one a line, plain or .gz.
-        target_files: Their translations: as many files, each with as many lines as its source.
-        tsv_files: Instead of the two above: files of lines "source<TAB>target".
-        dev_source_files: Dev sentences; if none are given, dev is split off the training pairs.
-        dev_target_files: Their translations.
-        test_source_files: Test sentences; if none are given, test is split off as well.
-        test_target_files: Their translations.
-        held_out_share: About this share of the training pairs goes to each split without files of
-            its own; 0.01 of 100,000 pairs makes about 1,000.
+        source_files: Training sentences, one per line, plain or .gz.
+        target_files: Translations of `source_files`: equally many files, each with as many lines
+            as its source file.
+        tsv_files: Files of lines "source<TAB>target", instead of the two arguments above.
+        dev_source_files: Dev sentences; if there are none, dev is split off the training pairs.
+        dev_target_files: Translations of `dev_source_files`.
+        test_source_files: Test sentences; if there are none, test is split off likewise.
+        test_target_files: Translations of `test_source_files`.
+        held_out_share: The approximate share of the training pairs that goes to each split without
+            files of its own; 0.01 of 100,000 pairs is about 1,000.
 
     Raises:
-        BadInput: The flags do not fit together (at once); a file is unusable or no pair falls
-            into the split (while iterating).
+        BadInput: The arguments contradict each other (raised at once); a file is unusable, or no
+            pair falls into the split (raised while iterating).
     """
     own_files = {
         "train": _each_pair("", source_files, target_files),
@@ -72,12 +73,12 @@ def _each_pair(
 def _check_share(share: float, asked: str | None) -> None:
     if not 0 <= share < 0.5:
         raise BadInput(
-            f"--held_out_share={share}: wanted at least 0 and under 0.5, since dev and test may "
-            "each take that share of the training pairs: try 0.01"
+            f"--held_out_share={share}: wanted at least 0 and less than 0.5, because dev and test "
+            "may each take that share of the training pairs: try 0.01"
         )
     if asked and share == 0:
         raise BadInput(
-            f"no {asked} text: no file given and --held_out_share=0; wanted one of them: give "
+            f"no {asked} text: no file is given and --held_out_share=0; wanted either: give "
             f"--{asked}_source_files and --{asked}_target_files, or --held_out_share=0.01"
         )
 
@@ -95,7 +96,7 @@ def _read_tsv(files: Sequence[str]) -> Iterator[dict[str, str]]:
 def _only(
     split: str, pairs: Iterator[dict[str, str]], missing: Sequence[str], share: float
 ) -> Iterator[dict[str, str]]:
-    """Yields those training pairs that belong to `split`; BadInput if there is none."""
+    """Yield the training pairs that belong to `split`; raise BadInput if there are none."""
     empty = True
     for pair in pairs:
         if _split_of(pair["source"], missing, share) == split:
@@ -104,17 +105,18 @@ def _only(
     if empty:
         raise BadInput(
             f"no training pair falls into {split} with --held_out_share={share}; "
-            "wanted at least one: change the share, or give dev and test files of their own"
+            "wanted at least one: change the share, or give separate dev and test files"
         )
 
 
 def _split_of(source: str, missing: Sequence[str], share: float) -> str:
-    """Names the split of a source sentence, from a hash of the sentence alone.
+    """Return the name of a source sentence's split, which a hash of the sentence determines.
 
-    By position, or by a hash of the whole pair, a sentence that occurs twice could be trained on
-    and tested on. By the source alone it cannot, wherever it stands and however it is translated;
-    nor does a pair change sides when lines are added or moved, or with the seed of the run: runs
-    that differ in their seed can be compared, and can share what was prepared.
+    If the position or a hash of the whole pair determined the split, a sentence that occurs twice
+    could be both trained on and tested on. With a hash of the source alone it cannot, wherever the
+    sentence stands and however it is translated. A pair also keeps its split when lines are added
+    or moved, and for every seed of the run, so runs with different seeds can be compared and can
+    share their encoded splits.
     """
     digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
     position = int.from_bytes(digest) / 2**64  # uniform in [0, 1)

@@ -1,11 +1,11 @@
-r"""Text files as every corpus here ships them: UTF-8, one sentence a line, plain or gzipped.
+r"""Text files of a corpus: UTF-8, one sentence per line, plain or gzipped.
 
-Only "\n" ends a line. `str.splitlines` also splits at U+0085, U+2028 and their like, which real
-corpora hold inside sentences (the 2009 news tests do), and text mode at a lone "\r": either would
-put every later line out of step with its translation.
+Only "\n" ends a line. `str.splitlines` also splits at U+0085, U+2028 and similar characters, which
+real corpora contain inside sentences (the 2009 news tests do), and Python's text mode also splits
+at a lone "\r". Either would misalign all later lines with their translations.
 
-All readers stream: memory does not grow with the file, and what is wrong with a line raises when
-that line is reached.
+All readers stream: memory does not grow with the file, and an error in a line is raised when the
+reader reaches that line.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from pipelines.errors import BadInput
 
 @contextlib.contextmanager
 def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
-    """Opens a file for reading its content, unpacked on the fly if its name ends in ".gz".
+    """Open a file to read its content, decompressed on the fly if its name ends in ".gz".
 
     Raises:
-        BadInput: The file is missing, cannot be read, or is no complete gzip file.
+        BadInput: The file is missing, cannot be read, or is not a complete gzip file.
     """
     gzipped = Path(path).suffix == ".gz"
     try:
@@ -32,12 +32,12 @@ def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
             yield file
     except FileNotFoundError as error:
         raise BadInput(
-            f"{path}: no such file; wanted a UTF-8 text file, one sentence a line: check the path"
+            f"{path}: no such file; wanted a UTF-8 text file, one sentence per line: check the path"
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise BadInput(
-            f"{path}: broken gzip file ({error}); wanted a whole one: fetch or pack it again, or "
-            'drop ".gz" from its name if it is plain text'
+            f"{path}: broken gzip file ({error}); wanted a complete one: download or compress it "
+            'again, or drop ".gz" from its name if it is plain text'
         ) from error
     except OSError as error:
         raise BadInput(
@@ -47,24 +47,24 @@ def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
 
 
 def lines(path: str | Path) -> Iterator[str]:
-    r"""Yields each line of a file without its "\n" or "\r\n"; an empty line is an empty string.
+    r"""Yield each line of a file without its "\n" or "\r\n"; an empty line is an empty string.
 
     Raises:
-        BadInput: As `open_bytes`; or the file is empty, or a line is not UTF-8.
+        BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8.
     """
     number = 0
     with open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
     if number == 0:
-        raise BadInput(f"{path}: empty file; wanted one sentence a line: fill it or leave it out")
+        raise BadInput(f"{path}: empty file; wanted one sentence per line: fill it or leave it out")
 
 
 def aligned(source: str | Path, target: str | Path) -> Iterator[dict[str, str]]:
-    """Yields {"source", "target"}: line N of one file with line N of the other.
+    """Yield {"source", "target"}: line N of one file with line N of the other.
 
     Raises:
-        BadInput: As `lines` for either file; or one has more lines than the other.
+        BadInput: A file is unusable (see `lines`), or one file has more lines than the other.
     """
     both = zip_longest(lines(source), lines(target))
     for number, (source_line, target_line) in enumerate(both, start=1):
@@ -73,23 +73,23 @@ def aligned(source: str | Path, target: str | Path) -> Iterator[dict[str, str]]:
             counts = (number - 1, longer) if source_line is None else (longer, number - 1)
             raise BadInput(
                 f"{source}: {counts[0]} lines, but {target}: {counts[1]} lines; wanted line N of "
-                "one to translate line N of the other: give the files of one corpus, uncut"
+                "one to translate line N of the other: give complete files of one corpus"
             )
         yield {"source": source_line, "target": target_line}
 
 
 def tab_separated(path: str | Path) -> Iterator[dict[str, str]]:
-    """Yields {"source", "target"} from each line "source<TAB>target".
+    """Yield {"source", "target"} from each line "source<TAB>target".
 
     Raises:
-        BadInput: As `lines`; or a line has not exactly one tab.
+        BadInput: The file is unusable (see `lines`), or a line does not have exactly one tab.
     """
     for number, line in enumerate(lines(path), start=1):
         fields = line.split("\t")
         if len(fields) != 2:
             raise BadInput(
                 f"{path}, line {number}: {len(fields) - 1} tabs; wanted exactly one, "
-                "source<TAB>target: cut other columns away (cut -f1,2) or mend the line"
+                "source<TAB>target: remove other columns (cut -f1,2) or fix the line"
             )
         yield {"source": fields[0], "target": fields[1]}
 

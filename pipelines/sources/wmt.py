@@ -1,8 +1,8 @@
-"""The problems `wmt14_ende` and `wmt14_enfr`: the paper's own data (5.1), through TFDS.
+"""The problems `wmt14_ende` and `wmt14_enfr`: the paper's own data (section 5.1), through TFDS.
 
-TFDS's `wmt14_translate/de-en` and `fr-en` are Europarl v7, Common Crawl and News Commentary v9,
-and for French also UN and 10^9: 4,508,785 and 40,836,876 training pairs. Dev is newstest2013
-(3,000 pairs), test newstest2014 (3,003).
+TFDS's `wmt14_translate/de-en` and `fr-en` consist of Europarl v7, Common Crawl and News Commentary
+v9; French also has the UN and 10^9 corpora. They have 4,508,785 and 40,836,876 training pairs. Dev
+is newstest2013 (3,000 pairs), test is newstest2014 (3,003 pairs).
 """
 
 import contextlib
@@ -22,31 +22,32 @@ from pipelines.sources import tfds_source
 
 NAME = "wmt14_translate"
 
-# Bytes that TFDS writes for all splits. Known: TFDS's catalogue says 1.36 GiB and 14.65 GiB.
+# Bytes that TFDS writes for all splits: 1.36 GiB and 14.65 GiB according to its catalogue.
 PREPARED_BYTES = {"de-en": int(1.36 * 2**30), "fr-en": int(14.65 * 2**30)}
-# Estimated: text packed by gzip unpacks to 2.5 times (news) to 4 times (manuals) its size; TFDS
-# unpacks an archive's every language. The one .tar has gzipped files in it, which stay so.
+# The growth of an archive when unpacked, an estimate: gzipped text grows by a factor of 2.5 (news)
+# to 4 (manuals), and TFDS unpacks all languages of an archive. The one .tar contains gzipped files,
+# which are not decompressed.
 UNPACKED = {".tgz": 4, ".tar": 1}
-# Estimated from TFDS's code: more than 1 GB of examples is written once to be shuffled, once more
-# in its final order.
+# How often TFDS writes the examples, an estimate from its code: if they exceed 1 GB, once to
+# shuffle them and once in their final order.
 WRITTEN_TIMES = 2
 
 
 def examples(split: str, *, languages: str, data_dir: str | None) -> Iterator[dict[str, str]]:
-    """Yields {"source": English, "target": the other language} of one split.
+    """Yield {"source": English, "target": the other language} of one split.
 
-    The order is always the same; TFDS shuffled the pairs when it prepared them. It has no pair
-    with an empty side.
+    The order is always the same; TFDS shuffles the pairs when it prepares them. No pair has an
+    empty side.
 
     Args:
         split: "train", "dev" or "test".
         languages: "de-en" or "fr-en", TFDS's names; the direction here is from English.
-        data_dir: A data directory of TFDS's. What is prepared in it is read; if nothing is, the
-            archives are downloaded to its downloads/ and prepared there. None: where TFDS keeps
-            its data (TFDS_DATA_DIR, or ~/tensorflow_datasets).
+        data_dir: TFDS's data directory, or None for its default (TFDS_DATA_DIR, or
+            ~/tensorflow_datasets). If the data set is not prepared there, the archives are
+            downloaded to downloads/ in it, and the data set is prepared.
 
     Raises:
-        BadInput: `data_dir` is missing or what it holds is unusable, or the archives cannot be
+        BadInput: `data_dir` does not exist or its content is unusable, or the archives cannot be
             downloaded or prepared.
     """
     if data_dir is not None:
@@ -60,15 +61,15 @@ def examples(split: str, *, languages: str, data_dir: str | None) -> Iterator[di
     if not _is_prepared(builder):
         _download_and_prepare(builder, languages)
     other = languages.removesuffix("-en")
-    # By name: TFDS's supervised pairs go the other way, into English.
+    # Select languages by name: TFDS's supervised pairs translate into English.
     return tfds_source.examples(builder, split, source="en", target=other)
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file of statmt.org, with what TFDS has registered of it.
+    """An archive of statmt.org, with its size and checksum as registered in TFDS.
 
-    `place` is where it lies, None if it is not there; `by_hand` is where a user may put it.
+    `place` is the local file, or None if there is none; `by_hand` is where a user may put it.
     """
 
     url: str
@@ -78,19 +79,19 @@ class Archive:
     by_hand: Path
 
     def extracted(self) -> list[Path]:
-        """The directory of what TFDS has unpacked from it, if there is one."""
+        """Return the directories into which TFDS has unpacked the archive: one or none."""
         if self.place is None:
             return []
         return list((self.by_hand.parents[1] / "extracted").glob(f"T*.{self.place.name}"))
 
 
 def archives(builder: tfds.core.DatasetBuilder, languages: str) -> list[Archive]:
-    """The archives that a data set is made of, each once, in the order of TFDS's downloads."""
+    """Return the archives of a data set, each once, in the order in which TFDS downloads them."""
     corpora = itertools.chain.from_iterable(builder.subsets.values())
     other = languages.removesuffix("-en")
     urls = dict.fromkeys(url for name in corpora for url in DATASET_MAP[name].get_url(other))
-    # TFDS 4.9.10 lists the UN and 10^9 archives with wmt13_translate only, but looks an address up
-    # among those of all data sets: they are checked as the others are.
+    # TFDS 4.9.10 lists the UN and 10^9 archives only with wmt13_translate, but looks up addresses
+    # in the lists of all data sets, so these archives are checked like the others.
     infos = tfds.download.checksums.get_all_url_infos() | builder.url_infos
     return [_archive(url, infos[url], _downloads(builder)) for url in urls]
 
@@ -98,8 +99,8 @@ def archives(builder: tfds.core.DatasetBuilder, languages: str) -> list[Archive]
 def _archive(url: str, info: tfds.download.checksums.UrlInfo, downloads: Path) -> Archive:
     by_hand = downloads / "manual" / url.rpartition("/")[2]
     cached = tfds.download.resource.get_dl_fname(url, info.checksum)
-    # TFDS takes a file put there by hand first, checks it each time, then looks into its cache;
-    # it once had no folder per data set.
+    # TFDS first takes a file put there by hand, which it checks each time, and then looks into its
+    # cache. Older versions of TFDS had no cache folder per data set.
     in_cache = (downloads / NAME / cached, downloads / cached)
     places = [by_hand] * by_hand.exists()
     places += [path for path in in_cache if path.exists() and _info_file(path).exists()]
@@ -107,7 +108,7 @@ def _archive(url: str, info: tfds.download.checksums.UrlInfo, downloads: Path) -
 
 
 def _info_file(path: Path) -> Path:
-    """The file that TFDS keeps beside a cached one, and without which it does not believe it."""
+    """Return the file beside a cached archive, without which TFDS does not use the archive."""
     return path.with_name(f"{path.name}.INFO")
 
 
@@ -116,14 +117,14 @@ def _downloads(builder: tfds.core.DatasetBuilder) -> Path:
 
 
 def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
-    """Whether the data set is there; raises BadInput if a part or another version of it is."""
+    """Return whether the data set is prepared; raise BadInput for a part or another version."""
     if tfds_source.is_prepared(builder):
         return True
     path = Path(builder.data_path)
-    if path.exists():  # TFDS would take it for a whole one
+    if path.exists():  # TFDS would read it as if it were complete
         raise BadInput(
             f"{path}: incomplete, without dataset_info.json; wanted a data set as TFDS prepares "
-            "it: delete that directory to have it prepared anew, or give another --data_dir"
+            "it: delete that directory so that it is prepared anew, or give another --data_dir"
         )
     root = Path(builder.data_dir_root)
     if NAME in root.parts:
@@ -135,13 +136,13 @@ def _is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     if others := sorted(other.name for other in path.parent.glob("[0-9]*.*.*")):
         raise BadInput(
             f"{path.parent}: holds version {', '.join(others)}; wanted {path.name}: delete that "
-            "directory to have it prepared anew, or give another --data_dir"
+            "directory so that it is prepared anew, or give another --data_dir"
         )
     return False
 
 
 def _download_and_prepare(builder: tfds.core.DatasetBuilder, languages: str) -> None:
-    """Checks the disk, asks the servers, says what comes, and lets TFDS do it."""
+    """Check disk and network, announce the sizes, and let TFDS download and prepare the data."""
     downloads = _downloads(builder)
     parts = archives(builder, languages)
     missing = [part for part in parts if part.place is None]
@@ -150,19 +151,19 @@ def _download_and_prepare(builder: tfds.core.DatasetBuilder, languages: str) -> 
     print(
         f"{NAME}/{languages}: downloading {len(missing)} of {len(parts)} archives "
         f"({_gib(sum(part.size for part in missing))}) to {downloads}, then unpacking and "
-        f"preparing; disk needed in all: {_gib(needed_bytes(parts, languages))}",
+        f"preparing; total disk space needed: {_gib(needed_bytes(parts, languages))}",
         file=sys.stderr,
     )
     try:
         with _without_leftovers(downloads):
-            # Checked: an address without a registered checksum is an error.
+            # With validation forced, an address without a registered checksum is an error.
             tfds_source.prepare(builder, force_checksums_validation=True)
     except Exception as error:  # unpacking and parsing raise nearly anything
         raise _explained(error, archives(builder, languages), languages) from error
 
 
 def needed_bytes(parts: Sequence[Archive], languages: str) -> int:
-    """Bytes of disk that are still to be filled: archives, their content, TFDS's records."""
+    """Return the bytes of disk still needed: archives, their content, and TFDS's records."""
     missing = sum(part.size for part in parts if part.place is None)
     packed = [part for part in parts if not part.extracted()]
     unpacked = sum(UNPACKED[part.by_hand.suffix] * part.size for part in packed)
@@ -180,7 +181,7 @@ def _check_disk(parts: Sequence[Archive], languages: str, downloads: Path) -> No
 
 
 def _check_network(missing: Sequence[Archive], languages: str) -> None:
-    """Asks for each archive, so that no hour of downloading ends at a dead address."""
+    """Ask for each archive first, so that no long download fails at a dead address."""
     for part in missing:
         try:
             tfds_source.ask(part.url)
@@ -194,7 +195,7 @@ def _gib(size: int) -> str:
 
 @contextlib.contextmanager
 def _without_leftovers(downloads: Path) -> Iterator[None]:
-    """Deletes what a failed download or unpacking leaves, which TFDS itself never would."""
+    """Delete the partial files of a failed download or unpacking, which TFDS never deletes."""
     before = set(_unfinished(downloads))
     try:
         yield
@@ -209,17 +210,17 @@ def _unfinished(downloads: Path) -> Iterator[Path]:
 
 
 def _explained(error: Exception, parts: Sequence[Archive], languages: str) -> BadInput:
-    """What the user is told of a failure; a damaged archive in the cache is deleted."""
+    """Return an error that tells the user what to do; delete a damaged archive in the cache."""
     if isinstance(error, tfds_source.DOWNLOAD_ERRORS):
-        # TFDS fetches one after another: the first that is missing is the one that failed.
+        # TFDS downloads one after another, so the first missing archive is the one that failed.
         part = next((part for part in parts if part.place is None), parts[0])
         return _not_downloaded(error, part, languages)
     if isinstance(error, tfds.download.download_manager.NonMatchingChecksumError):
         part = next(part for part in parts if part.url in str(error))
         return BadInput(
-            f"{part.place or part.url}: has another checksum than TFDS knows; wanted "
+            f"{part.place or part.url}: its checksum is not the one that TFDS knows; wanted "
             f"{part.size:,} bytes with sha256 {part.sha256}: "
-            f"{'delete it' if part.place else 'nothing of it is kept'} and run again, "
+            f"{'delete it and' if part.place else 'it was not kept;'} run again, "
             f"{_ways_out(part, languages)}"
         )
     for part in parts:
@@ -227,12 +228,12 @@ def _explained(error: Exception, parts: Sequence[Archive], languages: str) -> Ba
             _forget(part)
             return BadInput(
                 f"{part.place}: damaged ({tfds_source.reason(error)}) and now deleted; wanted "
-                f"{part.url} with sha256 {part.sha256}: run again to download it anew, "
+                f"{part.url} with sha256 {part.sha256}: run again to download it again, "
                 f"{_ways_out(part, languages)}"
             )
     return BadInput(
         f"{NAME}/{languages} cannot be prepared ({tfds_source.reason(error)}); wanted a disk and "
-        f"archives that can be read: mend that and run again, or {_BY_OTHER_MEANS}"
+        f"archives that can be read: fix that and run again, or {_BY_OTHER_MEANS}"
     )
 
 
@@ -244,15 +245,15 @@ def _not_downloaded(error: Exception, part: Archive, languages: str) -> BadInput
 
 
 _BY_OTHER_MEANS = (
-    "train on files fetched by other means with --problem=parallel_text --source_files ... "
+    "train on files obtained otherwise with --problem=parallel_text --source_files ... "
     "--target_files ..."
 )
 
 
 def _ways_out(part: Archive, languages: str) -> str:
     return (
-        f"which keeps what was fetched; or put {part.by_hand.name} into {part.by_hand.parent}, or "
-        f"give a --data_dir in which TFDS has prepared {NAME}/{languages}, or {_BY_OTHER_MEANS}"
+        f"which keeps finished downloads; or put {part.by_hand.name} into {part.by_hand.parent}, "
+        f"or give a --data_dir in which TFDS has prepared {NAME}/{languages}, or {_BY_OTHER_MEANS}"
     )
 
 
@@ -262,7 +263,7 @@ def _sha256(path: Path) -> str:
 
 
 def _forget(part: Archive) -> None:
-    """Deletes an archive from TFDS's cache, with what was unpacked from it."""
+    """Delete an archive from TFDS's cache, together with its unpacked content."""
     assert part.place is not None
     for path in part.extracted():
         shutil.rmtree(path)

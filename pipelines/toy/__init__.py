@@ -1,1 +1,1 @@
-"""Generated data: the problems toy_ende and toy_parsing, which need no download."""
+"""Generated data: the problems `toy_ende` and `toy_parsing`, which need no download."""

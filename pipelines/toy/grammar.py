@@ -1,9 +1,9 @@
-"""What `toy_ende` can say, phrase by phrase and clause by clause, and how each language says it."""
+"""The phrases and clauses of `toy_ende`, and how English and German render each of them."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from pipelines.toy import lexicon as lexicon
+from pipelines.toy import lexicon
 from pipelines.toy.words import (
     NO,
     Adjective,
@@ -24,7 +24,7 @@ NOTHING = Pair("", "")
 
 
 def join(*parts: str) -> str:
-    """With spaces between the parts that are not empty."""
+    """Join the parts that are not empty with spaces."""
     return " ".join(part for part in parts if part)
 
 
@@ -32,7 +32,7 @@ def join(*parts: str) -> str:
 
 
 def number(n: int) -> Pair:
-    """0 to 99 in words; from 21 on German says the units first: "einundzwanzig"."""
+    """Return 0 to 99 in words; from 21 on, German puts the units first: "einundzwanzig"."""
     if n < len(lexicon.UNITS):
         return lexicon.UNITS[n]
     tens, units = lexicon.TENS[n // 10], lexicon.UNITS[n % 10]
@@ -43,13 +43,13 @@ def number(n: int) -> Pair:
 
 
 def price(euros: int) -> Pair:
-    """In digits: "1,200 euros" is "1.200 Euro"."""
+    """Return a price in digits: "for 1,200 euros", "für 1.200 Euro"."""
     digits = f"{euros:,}"
     return Pair(f"for {digits} euros", f"für {digits.replace(',', '.')} Euro")
 
 
 def date(day: int, month: int, year: int | None = None) -> Pair:
-    """As in "on March 3rd, 2015", "am 3. März 2015"."""
+    """Return a date: "on March 3rd, 2015", "am 3. März 2015"."""
     name = lexicon.MONTHS[month - 1]
     suffix = "th" if day in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
     english, german = f"on {name.english} {day}{suffix}", f"am {day}. {name.german}"
@@ -57,7 +57,7 @@ def date(day: int, month: int, year: int | None = None) -> Pair:
 
 
 def clock(hour: int, minute: Literal[0, 15, 30]) -> Pair:
-    """German counts half hours towards the next hour: "at half past three", "um halb vier"."""
+    """Return a time; German names the next hour after a half: "half past three", "halb vier"."""
     now, following = lexicon.UNITS[hour], lexicon.UNITS[hour % 12 + 1]
     if minute == 30:
         return Pair(f"at half past {now.english}", f"um halb {following.german}")
@@ -71,7 +71,7 @@ def clock(hour: int, minute: Literal[0, 15, 30]) -> Pair:
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun with its determiner; a `count` goes with the plural."""
+    """A noun with its determiner; a phrase with a `count` is plural."""
 
     determiner: Determiner
     noun: Noun
@@ -81,16 +81,16 @@ class NounPhrase:
 
     @property
     def person(self) -> Person:
-        """What the verb agrees with."""
+        """The person with which the verb agrees."""
         return Person.THEY if self.plural else Person.HE
 
     @property
     def definite(self) -> bool:
-        """Whether the phrase stands early in the German clause and leaves "nicht" alone."""
+        """Whether German puts the phrase early in the clause, and negates with "nicht"."""
         return self.determiner.definite
 
     def english(self, case: Case) -> str:
-        """The same in all cases."""
+        """Return the English phrase, which is the same in all cases."""
         determiner = self.determiner
         rest = join(
             number(self.count).english if self.count else "",
@@ -101,7 +101,7 @@ class NounPhrase:
         return join("an" if article == "a" and rest[0] in "aeiou" else article, rest)
 
     def german(self, case: Case) -> str:
-        """Article, adjective and noun agree in gender, case and number."""
+        """Return the German phrase; its words agree in gender, case and number."""
         determiner, adjective = self.determiner, self.adjective
         column = "plural" if self.plural else self.noun.article
         return join(
@@ -124,9 +124,9 @@ class Object(NamedTuple):
 
 @dataclass(frozen=True)
 class Predicate:
-    """What a clause says of its subject: the verb and what belongs to it.
+    """The predicate of a clause: the verb, its objects and complements.
 
-    `place` stands before the indefinite objects of the German clause, `complement` after them.
+    In the German clause, `place` stands before the indefinite objects, `complement` after them.
     """
 
     verb: Verb
@@ -138,7 +138,7 @@ class Predicate:
 
 @dataclass(frozen=True)
 class Clause:
-    """A subject, a predicate, and when; rendered as a main or as a subordinate clause."""
+    """A subject, a predicate and a time, rendered as a main or as a subordinate clause."""
 
     subject: Phrase
     predicate: Predicate
@@ -148,7 +148,7 @@ class Clause:
     time_first: bool = False
 
     def english(self) -> str:
-        """Subject, verb, objects, place; the time comes last or, with a comma, first."""
+        """Return subject, verb, objects, place; the time is last or, with a comma, first."""
         predicate, time = self.predicate, self.time.english
         return join(
             f"{time}," if self.time_first else "",
@@ -161,7 +161,7 @@ class Clause:
         )
 
     def german_main(self, opening: str = "") -> str:
-        """Verb second: whatever opens the clause, the subject makes room for it."""
+        """Return the main clause: the verb is second, so an opening moves the subject behind it."""
         finite, closing = german_verb(self.predicate.verb, self.tense, self.subject.person)
         opening = opening or (self.time.german if self.time_first else "")
         subject = self.subject.german("nominative")
@@ -169,14 +169,14 @@ class Clause:
         return join(*start, *self._german_middle(), closing)
 
     def german_subordinate(self) -> str:
-        """Verb last; a separable prefix rejoins its verb there: "weil er die Frau anruft"."""
+        """Return the subordinate clause: the verb is last, with its prefix: "weil er anruft"."""
         verb = self.predicate.verb
         finite, closing = german_verb(verb, self.tense, self.subject.person)
         final = closing + finite if closing == verb.prefix else f"{closing} {finite}"
         return join(self.subject.german("nominative"), *self._german_middle(), final)
 
     def _german_middle(self) -> list[str]:
-        """Known things, time, "nicht", place, new things; a new thing turns "nicht" into "kein"."""
+        """Return known objects, time, "nicht", place, new objects; "kein" negates a new object."""
         predicate = self.predicate
         known = [phrase.german(case) for phrase, case in predicate.objects if phrase.definite]
         new = [
@@ -190,7 +190,7 @@ class Clause:
 
 
 def related(preposition: Preposition, phrase: Phrase) -> Pair:
-    """The preposition sets the case, and may swallow the article: "in dem Haus" is "im Haus"."""
+    """Return preposition and phrase; German may contract the article: "in dem" is "im"."""
     german = f"{preposition.german} {phrase.german(preposition.case)}"
     for apart, contracted in lexicon.CONTRACTIONS.items():
         if german.startswith(apart):
@@ -199,7 +199,7 @@ def related(preposition: Preposition, phrase: Phrase) -> Pair:
 
 
 def english_verb(verb: Verb, tense: Tense, person: Person, negated: bool) -> str:
-    """With do-support: "calls", "does not call", "cannot call", "is not"."""
+    """Return the verb, with do-support: "calls", "does not call", "cannot call", "is not"."""
     if isinstance(tense, Auxiliary):
         return join((tense.english_negated if negated else tense.english)[person], verb.english)
     if verb is lexicon.BE:
@@ -210,7 +210,7 @@ def english_verb(verb: Verb, tense: Tense, person: Person, negated: bool) -> str
 
 
 def german_verb(verb: Verb, tense: Tense, person: Person) -> tuple[str, str]:
-    """The finite verb, and what closes the clause: "ruft" .. "an", "hat" .. "angerufen"."""
+    """Return the finite verb and the clause's last word: "ruft" .. "an", "hat" .. "angerufen"."""
     if isinstance(tense, Auxiliary):
         return tense.german[person], verb.prefix + verb.infinitive
     if tense == "present":
@@ -222,7 +222,7 @@ def german_verb(verb: Verb, tense: Tense, person: Person) -> tuple[str, str]:
 
 
 def followed(main: Clause, conjunction: Pair, subordinate: Clause) -> Pair:
-    """As in "He waits because she sleeps", "Er wartet, weil sie schläft"."""
+    """Return a main and a subordinate clause: "er wartet, weil sie schläft"."""
     return Pair(
         f"{main.english()} {conjunction.english} {subordinate.english()}",
         f"{main.german_main()}, {conjunction.german} {subordinate.german_subordinate()}",
@@ -230,7 +230,7 @@ def followed(main: Clause, conjunction: Pair, subordinate: Clause) -> Pair:
 
 
 def preceded(main: Clause, conjunction: Pair, subordinate: Clause) -> Pair:
-    """The subordinate clause opens the main one: "Weil sie schläft, wartet er"."""
+    """Return a main clause that the subordinate one opens: "weil sie schläft, wartet er"."""
     return Pair(
         f"{conjunction.english} {subordinate.english()}, {main.english()}",
         main.german_main(f"{conjunction.german} {subordinate.german_subordinate()},"),
@@ -238,7 +238,7 @@ def preceded(main: Clause, conjunction: Pair, subordinate: Clause) -> Pair:
 
 
 def coordinated(first: Clause, conjunction: Pair, second: Clause) -> Pair:
-    """Two main clauses, each with its verb second."""
+    """Return two main clauses, each with its verb second."""
     return Pair(
         f"{first.english()}{conjunction.english} {second.english()}",
         f"{first.german_main()}{conjunction.german} {second.german_main()}",
@@ -246,5 +246,5 @@ def coordinated(first: Clause, conjunction: Pair, second: Clause) -> Pair:
 
 
 def finished(pair: Pair) -> Pair:
-    """A capital letter and a full stop."""
+    """Return a sentence: start with a capital letter and end with a full stop."""
     return Pair(*(f"{text[0].upper()}{text[1:]}." for text in pair))

@@ -1,8 +1,8 @@
-"""The words of `toy_ende`; `toy_grammar.py` puts them in order.
+"""The words of `toy_ende`; `grammar.py` arranges them.
 
-A word has one counterpart wherever it can be met, and no English form is read in two ways (no
-"you", no "put" or "read", whose past looks like the present). So a sentence has one translation,
-and a model's score is not bounded by choices it cannot see.
+In every context a word has one counterpart, and no English form has two readings (there is no
+"you", and no "put" or "read", whose past looks like the present). A sentence therefore has exactly
+one translation, and no choice that a model cannot know limits its score.
 """
 
 from pipelines.toy.words import (
@@ -21,13 +21,13 @@ from pipelines.toy.words import (
 
 
 def _rows(table: str) -> list[list[str]]:
-    """Entries end with ";", their fields with a space; "_" stands for a space, "-" for nothing."""
+    """Split a table at ";" and spaces; in a field "_" stands for a space and "-" for nothing."""
     entries = (entry.split() for entry in table.split(";"))
     return [[field.strip("-").replace("_", " ") for field in entry] for entry in entries]
 
 
 def _adjectives(table: str) -> tuple[Adjective, ...]:
-    """A third field is the stem, where it is not the word itself."""
+    """Return adjectives; the third field is the stem if it differs from the German word."""
     return tuple(Adjective(row[0], row[1], row[-1]) for row in _rows(table))
 
 
@@ -162,7 +162,7 @@ BE = Verb(
     present=("bin", "ist", "sind"),
     preterite=("war", "war", "waren"),
 )
-# What English makes of them for itself, by tense: "is not", but "does not have".
+# English forms by tense, and the auxiliary of negation: "is not", but "does not have".
 BE_FORMS: dict[str, Forms] = {"present": ("am", "is", "are"), "past": ("was", "was", "were")}
 DO_FORMS: dict[str, Forms] = {"present": ("do", "does", "do"), "past": ("did", "did", "did")}
 KNOW = Verb(

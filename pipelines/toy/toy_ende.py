@@ -1,13 +1,13 @@
 """`toy_ende`: a synchronous grammar that writes English sentences with their German translations.
 
-It is the data of the demo: nothing to download, yet a translation that has to be learnt. German
+The demo trains on it: there is nothing to download, yet the translation has to be learnt. German
 marks gender, case and number on articles and adjectives, puts the verb second in main clauses and
-last in subordinate ones, splits separable verbs, and picks between "nicht" and "kein"; replacing
-word by word would not do. The German is a function of the English, so a model that has learnt the
-grammar can come near a sacreBLEU of 100 on sentences it never saw.
+last in subordinate ones, splits separable verbs, and negates with "nicht" or "kein", so a
+word-by-word translation would be wrong. The German is a function of the English; a model that has
+learnt the grammar can therefore approach a sacreBLEU of 100 on sentences that it never saw.
 
-Expect 498 word forms in English and 839 in German, lower-cased, hyphens splitting, and sentences of
-11 words on average in both, at most 20 in English.
+Expect 498 word forms in English and 839 in German (lower-cased, split at hyphens), and sentences of
+11 words on average in both languages, at most 20 in English.
 """
 
 import random
@@ -16,21 +16,23 @@ from dataclasses import replace
 from itertools import islice
 
 from pipelines.errors import BadInput
-from pipelines.toy import grammar as grammar
-from pipelines.toy import lexicon as lexicon
+from pipelines.toy import grammar, lexicon
 from pipelines.toy.grammar import NOTHING, Clause, NounPhrase, Object, Phrase, Predicate, Tense
 from pipelines.toy.words import BARE, A, Adjective, Auxiliary, Group, Noun, Pair, Preposition
 
-# The held-out sentences are drawn first, so that reading them does not wait for training's.
+# The held-out sentences are drawn first, so they can be read without drawing the training set.
 SPLITS = {"test": (0, 500), "dev": (500, 1_000), "train": (1_000, 21_000)}
 SEED = 2017
 MAX_WORDS = 20  # of the English sentence
 
 
 def examples(split: str) -> Iterator[dict[str, str]]:
-    """Yields {"source": English, "target": German}: 20,000 "train", 500 "dev" or 500 "test" pairs.
+    """Yield {"source": English, "target": German}: 20,000 "train", 500 "dev" or 500 "test" pairs.
 
-    They are the same on every machine, and no source comes twice in all 21,000.
+    The pairs are the same on every machine, and all 21,000 sources are distinct.
+
+    Raises:
+        BadInput: There is no such split (raised at once).
     """
     if split not in SPLITS:
         raise BadInput(f"toy_ende has no split {split!r}; choose from {', '.join(SPLITS)}")
@@ -47,11 +49,11 @@ def _distinct_sentences(rng: random.Random) -> Iterator[Pair]:
             yield pair
 
 
-# What there is to say: from here on things are drawn, and nothing knows about word order.
+# The content of sentences: the functions below draw it, and leave word order to `grammar`.
 
 
 def sentence(rng: random.Random) -> Pair:
-    """Draws one sentence; half of them have a subordinate clause."""
+    """Draw a sentence; half of all sentences have a subordinate clause."""
     (form,) = rng.choices((_simple, _subordinate, _reported, _coordinated), (8, 6, 4, 2))
     return grammar.finished(form(rng))
 
@@ -62,7 +64,7 @@ def _simple(rng: random.Random) -> Pair:
 
 
 def _subordinate(rng: random.Random) -> Pair:
-    """Both clauses are past or neither is, and no "will" follows "if" or "while"."""
+    """Draw two clauses, both past or neither past; no "will" follows "if" or "while"."""
     past = rng.random() < 0.4
     conjunction = rng.choice(lexicon.PAST_CONJUNCTIONS if past else lexicon.PRESENT_CONJUNCTIONS)
     main = _clause(rng, "past" if past else _present_or(rng, AUXILIARIES))
@@ -73,7 +75,7 @@ def _subordinate(rng: random.Random) -> Pair:
 
 
 def _reported(rng: random.Random) -> Pair:
-    """What someone says, thinks or asks."""
+    """Draw a sentence that reports what someone says, thinks or asks."""
     past, negated = rng.random() < 0.4, rng.random() < 0.2
     conjunction, verbs = rng.choice(lexicon.REPORTS)
     predicate = Predicate(rng.choice(verbs))
@@ -91,7 +93,7 @@ def _coordinated(rng: random.Random) -> Pair:
 
 
 def _untimed_start(clause: Clause) -> Clause:
-    """Only a main clause that nothing precedes can begin with its time."""
+    """Return the clause with no time in front; only a main clause that nothing precedes has one."""
     return replace(clause, time_first=False)
 
 
@@ -104,7 +106,7 @@ def _present_or(rng: random.Random, auxiliaries: tuple[Auxiliary, ...]) -> Tense
 
 
 def _clause(rng: random.Random, tense: Tense) -> Clause:
-    """A quarter are negated, and a third say when: what happens does, what merely is does not."""
+    """Draw a clause: a quarter are negated, a third have a time, which "be" never has."""
     negated = rng.random() < 0.25
     predicate = rng.choice(PREDICATES)(rng, negated)
     subject = _subject(rng, predicate, negated)
@@ -114,7 +116,7 @@ def _clause(rng: random.Random, tense: Tense) -> Clause:
 
 
 def _subject(rng: random.Random, predicate: Predicate, negated: bool) -> Phrase:
-    """Nobody does to "me" what "I" or "we" do; "a man does not" would be odd in both languages."""
+    """Draw a subject; "I" never acts on "me", and no negated subject is indefinite ("a man")."""
     group = rng.choice(predicate.subjects)
     if group in lexicon.PEOPLE and rng.random() < 0.3:
         speaker_taken = any(phrase in lexicon.FIRST_PERSON for phrase, _ in predicate.objects)
@@ -124,7 +126,7 @@ def _subject(rng: random.Random, predicate: Predicate, negated: bool) -> Phrase:
     return rng.choice(shapes)(rng, group)
 
 
-# Predicates, one function a kind; `negated` keeps them to what can be negated.
+# Predicates, one function per kind; `negated` restricts them to what can be negated.
 
 
 def _resting(rng: random.Random, negated: bool) -> Predicate:
@@ -214,7 +216,7 @@ PRONOUNS = (*lexicon.THIRD_PERSON, *lexicon.FIRST_PERSON)
 
 
 def _thing(rng: random.Random, groups: tuple[Group, ...], negated: bool) -> Phrase:
-    """Negation takes no counted thing: "does not buy three books" leaves open how many."""
+    """Draw an object; it has no count if negated: "not three books" leaves the number open."""
     shapes = (_definite, _single, _plural)
     return rng.choice(shapes if negated else (*shapes, _counted))(rng, rng.choice(groups))
 
@@ -242,7 +244,7 @@ def _plural(rng: random.Random, group: Group) -> NounPhrase:
 
 
 def _counted(rng: random.Random, group: Group) -> NounPhrase:
-    """Mostly up to a dozen, as far as the noun can be counted."""
+    """Draw a counted noun, mostly up to twelve; a mass noun gets no count."""
     phrase = _plural(rng, group)
     count = rng.randrange(2, 13) if rng.random() < 0.7 else rng.randrange(13, 100)
     return replace(phrase, count=count) if phrase.plural else phrase
@@ -264,7 +266,7 @@ def _sometimes(rng: random.Random, prepositions: tuple[Preposition, ...]) -> Pai
 
 
 def _time(rng: random.Random, tense: Tense) -> Pair:
-    """Words that fit the tense, a weekday, a time of day or, unless it is now, a date."""
+    """Draw a time that fits the tense: a phrase, weekday, clock time or, unless present, date."""
     kinds = (
         (_time_word, _weekday, _clock)
         if tense == "present"
@@ -294,6 +296,6 @@ def _clock(rng: random.Random, tense: Tense) -> Pair:
 
 
 def _date(rng: random.Random, tense: Tense) -> Pair:
-    """Any month has 28 days; only the past has a year."""
+    """Draw a date, with a day from 1 to 28, and with a year only in the past."""
     year = rng.randrange(1980, 2025) if tense == "past" else None
     return grammar.date(rng.randrange(1, 29), rng.randrange(1, 13), year)

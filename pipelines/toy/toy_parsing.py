@@ -1,13 +1,14 @@
 """`toy_parsing`: a grammar that writes English sentences with their trees.
 
-It is the demo of section 6.3: nothing to download, trees in the Penn Treebank's style with its tags
-and labels, and a structure that follows from the words but not from their order alone. "With a hat"
-belongs to the noun before it and "with a friend" to the verb, "in the garden" to a noun before the
-verb and to the verb after it, "and" joins nouns, adjectives, predicates or clauses. A sentence has
-one tree, so that a model which has learnt the grammar can come near an F1 of 100.
+It is the demo of section 6.3: there is nothing to download, the trees have the Penn Treebank's
+style, tags and labels, and the structure follows from the words but not from their order alone.
+"With a hat" belongs to the noun before it and "with a friend" to the verb. "In the garden" belongs
+to a noun if it stands before the verb, and to the verb if it stands after it. "And" joins nouns,
+adjectives, predicates or clauses. A sentence has exactly one tree, so a model that has learnt the
+grammar can approach an F1 of 100.
 
-Expect sentences of 11 words on average and at most 16, the full stop included, and targets of 28
-symbols. The words are those of `toy_ende`.
+Expect sentences of 11 words on average and at most 16, including the full stop, and targets of 28
+symbols on average. The words come from the lexicon of `toy_ende`.
 """
 
 import random
@@ -19,19 +20,22 @@ from typing import NamedTuple
 from pipelines.errors import BadInput
 from pipelines.parsing.treebank import pair
 from pipelines.parsing.trees import Leaf, Tree, parse
-from pipelines.toy import lexicon as lexicon
+from pipelines.toy import lexicon
 from pipelines.toy.words import THE, THIS, Group, Person, Preposition, Verb
 
-# The held-out sentences are drawn first, so that reading them does not wait for training's.
+# The held-out sentences are drawn first, so they can be read without drawing the training set.
 SPLITS = {"test": (0, 500), "dev": (500, 1_000), "train": (1_000, 21_000)}
 SEED = 2017
 MAX_WORDS = 16
 
 
 def examples(split: str) -> Iterator[dict[str, str]]:
-    """Yields {"source": words, "target": tree}: 20,000 "train", 500 "dev" or 500 "test" sentences.
+    """Yield {"source": words, "target": tree}: 20,000 "train", 500 "dev" or 500 "test" sentences.
 
-    They are the same on every machine, and none comes twice in all 21,000.
+    The sentences are the same on every machine, and all 21,000 are distinct.
+
+    Raises:
+        BadInput: There is no such split (raised at once).
     """
     if split not in SPLITS:
         raise BadInput(f"toy_parsing has no split {split!r}; choose from {', '.join(SPLITS)}")
@@ -49,7 +53,7 @@ def _distinct(rng: random.Random) -> Iterator[Tree]:
 
 
 def sentence(rng: random.Random) -> Tree:
-    """Draws one sentence."""
+    """Draw a sentence."""
     (form,) = rng.choices((_simple, _timed, _followed, _preceded, _reported, _joined), _FORMS)
     tree = parse(f"(TOP (S {form(rng)} (. .)))")
     words = re.sub(r"\ba(?= [aeiou])", "an", " ".join(tree.words))
@@ -58,9 +62,9 @@ def sentence(rng: random.Random) -> Tree:
     return Tree(tuple(Leaf(leaf.tag, word) for leaf, word in tagged), tree.brackets)
 
 
-# Sentences: what stands under S. All text from here on is bracketed text.
+# Sentences: the constituents under S. The functions below return bracketed text.
 
-_FORMS = (8, 3, 3, 2, 4, 2)  # how often each is drawn
+_FORMS = (8, 3, 3, 2, 4, 2)  # the weights of the sentence forms
 
 
 def _simple(rng: random.Random) -> str:
@@ -74,7 +78,7 @@ def _timed(rng: random.Random) -> str:
 
 
 def _followed(rng: random.Random) -> str:
-    """The clause is part of the predicate, whose own time comes before it."""
+    """Draw a clause followed by a subordinate clause, which is part of the predicate."""
     tense = _tense(rng)
     return _clause(rng, tense, _background(rng, tense))
 
@@ -90,7 +94,7 @@ def _background(rng: random.Random, tense: str) -> str:
 
 
 def _reported(rng: random.Random) -> str:
-    """What someone says, thinks or asks."""
+    """Draw a sentence that reports what someone says, thinks or asks."""
     tense = rng.choice(("present", "past"))
     asked = rng.random() < 0.3
     verb = rng.choice((lexicon.ASK, lexicon.KNOW) if asked else lexicon.THINKING)
@@ -108,9 +112,9 @@ def _joined(rng: random.Random) -> str:
 
 
 def _clause(rng: random.Random, tense: str, closing: str = "") -> str:
-    """A subject and what it does; `closing` ends the predicate."""
+    """Draw a subject and a predicate, which ends with `closing`."""
     subject = _subject(rng, rng.choice(lexicon.PEOPLE))
-    if rng.random() < 0.1:  # two things it does
+    if rng.random() < 0.1:  # two predicates
         joined = " (CC and) ".join(_acts(rng, tense, subject.person) for _ in range(2))
         return f"{subject.text} (VP {joined})"
     return f"{subject.text} {_acts(rng, tense, subject.person, closing)}"
@@ -118,14 +122,14 @@ def _clause(rng: random.Random, tense: str, closing: str = "") -> str:
 
 def _acts(rng: random.Random, tense: str, person: Person, closing: str = "") -> str:
     verb, complement = rng.choice(_COMPLEMENTS)(rng)
-    # A relative clause takes in what follows: nothing may, that is not its own.
+    # A relative clause would absorb `closing`, so nothing may follow it.
     return _predicate(rng, verb, tense, person, complement, "" if "WHNP" in complement else closing)
 
 
 def _predicate(
     rng: random.Random, verb: Verb, tense: str, person: Person, *complements: str
 ) -> str:
-    """The verb in its form, then a particle if it has one, then the rest."""
+    """Return a VP: the verb in its form, its particle if it has one, then the complements."""
     negated = rng.random() < 0.15
     rest = " ".join((_particle(verb), *complements))
     base = f"(VP (VB {verb.english.split()[0]}) {rest})"
@@ -144,7 +148,7 @@ def _predicate(
 
 
 def _form(verb: Verb, tense: str, person: Person) -> str:
-    """Without its particle."""
+    """Return the verb's form without its particle."""
     return (verb.past if tense == "past" else verb.english_present(person)).split()[0]
 
 
@@ -155,7 +159,7 @@ def _particle(verb: Verb) -> str:
     return f"(PRT (RP {particle}))" if particle and particle not in _GOVERNING else ""
 
 
-# What verbs take: (verb, complement), one function a kind.
+# Verbs with their complements: (verb, complement), one function per kind.
 
 
 def _resting(rng: random.Random) -> tuple[Verb, str]:
@@ -203,7 +207,7 @@ _GOVERNING = ("for", "to")  # prepositions of an object, not particles: "look fo
 
 
 def _object(rng: random.Random, verb: Verb, group: Group) -> str:
-    """What is done to, and where or with whom, unless a relative clause would take that in."""
+    """Draw an object, then a place or company unless a relative clause would absorb it."""
     people = group in lexicon.PEOPLE
     phrase = (_pronoun(rng) if people and rng.random() < 0.25 else _modified(rng, group)).text
     preposition = verb.english.partition(" ")[2]
@@ -224,7 +228,7 @@ def _described(rng: random.Random) -> str:
 
 
 class _Phrase(NamedTuple):
-    """A noun phrase, and what the verb agrees with."""
+    """A noun phrase, and the person with which the verb agrees."""
 
     text: str
     person: Person
@@ -247,7 +251,7 @@ def _pronoun(rng: random.Random, subject: bool = False) -> _Phrase:
 
 
 def _modified(rng: random.Random, group: Group) -> _Phrase:
-    """A noun phrase alone, with what it has, with a relative clause, or joined to another."""
+    """Draw a noun phrase: alone, with a PP, with a relative clause, or joined to another."""
     phrase = _simple_phrase(rng, group)
     shape = rng.random()
     if shape < 0.1:
@@ -261,7 +265,7 @@ def _modified(rng: random.Random, group: Group) -> _Phrase:
 
 
 def _belonging(rng: random.Random, group: Group) -> str:
-    """People come with things, things are of people: both belong to the noun before."""
+    """Draw a PP that belongs to the noun before it: people "with" things, things "of" people."""
     owner = group in lexicon.PEOPLE
     other = rng.choice((lexicon.CLOTHES, lexicon.BELONGINGS) if owner else lexicon.PEOPLE)
     return f"(PP (IN {'with' if owner else 'of'}) {_simple_phrase(rng, other).text})"
@@ -280,7 +284,7 @@ def _relative(rng: random.Random, group: Group, person: Person) -> str:
 
 
 def _simple_phrase(rng: random.Random, group: Group) -> _Phrase:
-    """Determiner or number, adjectives, noun; an "a" becomes "an" when the sentence is whole."""
+    """Draw determiner or number, adjectives and noun; `sentence` turns "a" into "an"."""
     noun = rng.choice(group.nouns)
     plural = bool(noun.german_plural) and rng.random() < 0.3
     tag, word = ("NNS", noun.english_plural) if plural else ("NN", noun.english)
@@ -339,7 +343,7 @@ _COMING_TIMES = ("(ADVP (RB tomorrow))", "(NP (JJ next) (NN year))")
 
 
 def _tense(rng: random.Random) -> str:
-    """Two tenses, or a modal verb."""
+    """Draw one of two tenses, or a modal verb."""
     return rng.choice(("present", "past", rng.choice(("will", "can", "should"))))
 
 

@@ -1,22 +1,22 @@
-"""The kinds of words in `toy_ende` and the endings they take; `toy_lexicon.py` lists the words."""
+"""The kinds of words in `toy_ende` and their endings; `lexicon.py` lists the words."""
 
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
 Case = Literal["nominative", "accusative", "dative"]
-Endings = dict[Case, dict[str, str]]  # by case, then by gender ("der", "die", "das") or "plural"
+Endings = dict[Case, dict[str, str]]  # {case: {gender "der", "die", "das", or "plural": ending}}
 
 
 class Person(IntEnum):
-    """What a finite verb agrees with; in both languages "we" and "they" take the same form."""
+    """The person of a finite verb; in both languages "we" and "they" take the same form."""
 
     I = 0  # noqa: E741
     HE = 1
     THEY = 2
 
 
-Forms = tuple[str, str, str]  # of a verb, indexed by Person
+Forms = tuple[str, str, str]  # the forms of a verb, indexed by Person
 
 
 class Pair(NamedTuple):
@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 
 def _by_case(nominative: str, accusative: str, dative: str) -> Endings:
-    """Each row reads masculine, feminine, neuter, plural; "-" is no ending."""
+    """Return endings by case; a row lists masculine, feminine, neuter and plural; "-" is none."""
 
     def row(text: str) -> dict[str, str]:
         endings = text.replace("-", "").split(" ")
@@ -46,7 +46,7 @@ NONE = _by_case("- - - -", "- - - -", "- - - -")
 
 @dataclass(frozen=True)
 class Determiner:
-    """An article or its like: German `stem` + `endings`, and what adjectives take after it."""
+    """A determiner: German `stem` + `endings`, and the endings of adjectives that follow it."""
 
     english: str
     english_plural: str
@@ -64,15 +64,15 @@ HIS = Determiner("his", "his", "sein", EIN, MIXED)
 HER = Determiner("her", "her", "ihr", EIN, MIXED)
 A = Determiner("a", "", "ein", EIN, MIXED, definite=False)
 BARE = Determiner("", "", "", NONE, STRONG, definite=False)
-# What A and BARE become in German under negation: "does not buy a book", "kauft kein Buch".
+# Replaces A and BARE in German under negation: "does not buy a book" is "kauft kein Buch".
 NO = Determiner("", "", "kein", EIN, MIXED, definite=False)
 
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun and its article; a mass noun has no plurals.
+    """A noun and its article; a mass noun has no plural.
 
-    `oblique` is the accusative and dative of a weak masculine: "der Junge", but "den Jungen".
+    `oblique` is the accusative and dative of a weak masculine noun: "der Junge", "den Jungen".
     """
 
     english: str
@@ -83,7 +83,7 @@ class Noun:
     oblique: str = ""
 
     def german_form(self, case: Case, plural: bool) -> str:
-        """The dative plural adds -n unless the plural has -n or -s: "den Kindern", "den Autos"."""
+        """Return a form; a dative plural adds -n unless it ends in -n or -s: "den Kindern"."""
         if plural:
             takes_n = case == "dative" and not self.german_plural.endswith(("n", "s"))
             return self.german_plural + "n" * takes_n
@@ -92,7 +92,7 @@ class Noun:
 
 @dataclass(frozen=True)
 class Adjective:
-    """An adjective, and its stem before an ending: "teuer", but "ein teures Auto"."""
+    """An adjective, and its stem before an ending: "teuer" has "teur", as in "teures"."""
 
     english: str
     german: str
@@ -101,7 +101,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Pronoun:
-    """A personal pronoun: a noun phrase that is one word."""
+    """A personal pronoun, which is a noun phrase of one word."""
 
     person: Person
     subject: str
@@ -110,20 +110,20 @@ class Pronoun:
     definite: bool = True
 
     def english(self, case: Case) -> str:
-        """English tells the subject from the rest."""
+        """Return the English form; English distinguishes the subject from all other cases."""
         return self.subject if case == "nominative" else self.object
 
     def german(self, case: Case) -> str:
-        """German tells all three cases apart."""
+        """Return the German form; German distinguishes all three cases."""
         return self.forms[case]
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb; its German forms lack the separable `prefix`: "rufen" and "an" make "anrufen".
+    """A verb; its German forms lack the separable `prefix`: "rufen" with "an" is "anrufen".
 
-    The simple past becomes the perfect, as Germans speak, unless there is a `preterite`. `present`
-    is for verbs that differ from the infinitive in more than the third person.
+    The German of the simple past is the perfect, as in speech, unless there is a `preterite`.
+    `present` is given for verbs whose present is irregular in more than the third person.
     """
 
     english: str
@@ -138,14 +138,14 @@ class Verb:
     preterite: Forms | None = None
 
     def english_present(self, person: Person) -> str:
-        """The first word takes the -s: "turns on"."""
+        """Return the present tense; the first word takes the -s: "turns on"."""
         if person != Person.HE:
             return self.english
         first, space, particle = self.english.partition(" ")
         return _third_person(first) + space + particle
 
     def german_present(self, person: Person) -> str:
-        """Without the prefix."""
+        """Return the present tense without the prefix."""
         regular = (self.infinitive.removesuffix("en") + "e", self.third, self.infinitive)
         return (self.present or regular)[person]
 
@@ -160,7 +160,7 @@ def _third_person(verb: str) -> str:
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """What stands before an infinitive: the future and the modal verbs."""
+    """An auxiliary that governs an infinitive: the future or a modal verb."""
 
     english: Forms
     english_negated: Forms
@@ -169,7 +169,7 @@ class Auxiliary:
 
 @dataclass(frozen=True)
 class Group:
-    """Nouns that share adjectives; `owned` ones go with "my" and "our" as well as with "the"."""
+    """Nouns that share adjectives; nouns that are `owned` take possessives as well as "the"."""
 
     nouns: tuple[Noun, ...]
     adjectives: tuple[Adjective, ...]
@@ -177,13 +177,13 @@ class Group:
 
     @property
     def definite(self) -> tuple[Determiner, ...]:
-        """The determiners to choose from, with their weights."""
+        """The definite determiners to draw from; repetition is the weight."""
         return (THE, THE, THE, THIS, *((MY, OUR, HIS, HER) if self.owned else ()))
 
 
 @dataclass(frozen=True)
 class Preposition:
-    """A preposition in one use: "in" with the dative is a place, with the accusative a goal."""
+    """A preposition in one use: "in" is a place with the dative, a goal with the accusative."""
 
     english: str
     german: str

@@ -1,1 +1,1 @@
-"""Measurements of speed, and Tables 1 and 3 anew: `python -m t2t_repro.bench`."""
+"""Benchmarks: `python -m t2t_repro.bench` measures speed and reproduces Tables 1 and 3."""

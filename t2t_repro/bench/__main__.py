@@ -1,8 +1,8 @@
-"""Measure the speed of training, decoding and input on this machine, and Tables 1 and 3 anew.
+"""Measure the speed of training, decoding and input on this machine; reproduce Tables 1 and 3.
 
-Each figure is the median of several runs after a warm-up, in one process. The machine's own large
-matrix product is measured beside the training step, so that the share of it that a step reaches can
-be compared between machines.
+Each figure is the median of several runs in one process, after a warm-up. Beside the training step
+the speed of a large matrix product is measured on the same machine: the share of that speed which a
+training step reaches can be compared between machines.
 """
 
 import argparse
@@ -20,27 +20,35 @@ Row = dict[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the command's flags."""
     flags = cli.Parser(prog="python -m t2t_repro.bench", description=__doc__)
     flags.add_argument("what", choices=sorted(BENCHES), help="what to measure")
-    flags.add_argument("--repeats", type=int, default=5, help="runs of which the median is told")
+    flags.add_argument("--repeats", type=int, default=5, help="runs to take the median of")
     flags.add_argument(
-        "--backend", choices=("tensorflow", "jax"), default="tensorflow", help="train: of Keras"
+        "--backend",
+        choices=("tensorflow", "jax"),
+        default="tensorflow",
+        help="train: Keras's backend",
     )
     flags.add_argument(
-        "--account", action="store_true", help="train: also what the step spends where"
+        "--account", action="store_true", help="train: also print where the time of a step goes"
     )
-    flags.add_argument("--problem", default="toy_ende", help="input, table3: whose text")
+    flags.add_argument("--problem", default="toy_ende", help="input, table3: the problem to use")
     flags.add_argument(
-        "--pairs", type=int, default=0, help="input: draw so many from the text; 0: as it is"
+        "--pairs",
+        type=int,
+        default=0,
+        help="input: number of pairs to draw from the text; 0: use the text as it is",
     )
     table = flags.add_argument_group("table3")
-    table.add_argument("--minutes", type=float, default=5.0, help="that base trains")
-    table.add_argument("--updates", type=int, default=0, help="that base makes, instead of minutes")
+    table.add_argument("--minutes", type=float, default=5.0, help="training time of base")
     table.add_argument(
-        "--divisor", type=int, default=4, help="of the paper's d_model, d_ff, d_k, d_v"
+        "--updates", type=int, default=0, help="updates of base, instead of --minutes; 0: unused"
     )
-    table.add_argument("--rows", default="all", help="of Table 3, such as base,C1")
+    table.add_argument(
+        "--divisor", type=int, default=4, help="divides the paper's d_model, d_ff, d_k and d_v"
+    )
+    table.add_argument("--rows", default="all", help="rows of Table 3 to train, such as base,C1")
     table.add_argument("--workdir", type=Path, help="default: runs/table3_<problem>")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["data"])
@@ -48,39 +56,39 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Flags, then one call."""
+    """Parse the flags, run one benchmark and print its rows."""
     given = parser().parse_args()
     if given.repeats < 1:
         raise BadInput(f"--repeats: wanted at least 1, got {given.repeats}")
     if given.pairs < 0:
         raise BadInput(f"--pairs: wanted at least 0, got {given.pairs}")
-    if given.what not in _OF_TEXT and (settings := cli.settings(given)):
-        raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_OF_TEXT)}")
+    if given.what not in _READ_TEXT and (settings := cli.settings(given)):
+        raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
     _check_train(given)
     _check_table3(given)
-    if given.backend == "tensorflow" and given.what != "table3":  # whose runs are other processes
+    if given.backend == "tensorflow" and given.what != "table3":  # it trains in other processes
         cli.quiet_tensorflow()
     rows = []
     for row in BENCHES[given.what](given):
         rows.append(row)
         if not given.json:
-            print(", ".join(f"{name} {_shown(value)}" for name, value in row.items()), flush=True)
+            print(", ".join(f"{name} {_format(value)}" for name, value in row.items()), flush=True)
     if given.json:
         print(json.dumps({"rows": rows}))
 
 
 def _check_train(given: argparse.Namespace) -> None:
-    """Raises BadInput for flags of `train` that do not go with the rest."""
+    """Raise BadInput for flags of `train` that contradict the other flags."""
     if given.what != "train" and (given.backend, given.account) != ("tensorflow", False):
         raise BadInput("--backend, --account: only for train")
     if given.account and given.backend == "jax":
         raise BadInput("--account: only for --backend=tensorflow")
     if given.backend == "jax" and importlib.util.find_spec("jax") is None:
-        raise BadInput("--backend=jax: JAX is not there; pip install jax, with CUDA jax[cuda13]")
+        raise BadInput("--backend=jax: JAX is not installed; pip install jax, on a GPU jax[cuda13]")
 
 
 def _check_table3(given: argparse.Namespace) -> None:
-    """Raises BadInput for flags of `table3` that do not go with the rest, or cannot be."""
+    """Raise BadInput for flags of `table3` that contradict the other flags or are out of range."""
     names = ("minutes", "updates", "divisor", "rows", "workdir")
     defaults = parser().parse_args([given.what])
     if given.what != "table3" and any(
@@ -91,85 +99,86 @@ def _check_table3(given: argparse.Namespace) -> None:
         raise BadInput("--minutes, --updates: wanted more than 0")
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name} {_shown(part)}" for name, part in value.items())
+        return " ".join(f"{name} {_format(part)}" for name, part in value.items())
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
 
 
-def bench_train(given: argparse.Namespace) -> Iterator[Row]:
-    """Training steps of base and tiny; see `bench_train` and, for --backend=jax, `bench_jax`."""
+def training_steps(given: argparse.Namespace) -> Iterator[Row]:
+    """Measure training steps of base and tiny; see `bench.train`, or `bench.jax` for JAX."""
     if given.backend == "jax":
-        os.environ["KERAS_BACKEND"] = "jax"  # read at Keras's import
-        from t2t_repro.bench import jax as bench_jax
+        os.environ["KERAS_BACKEND"] = "jax"  # Keras reads it when it is imported
+        from t2t_repro.bench import jax
 
-        return bench_jax.rows(given.repeats)
-    from t2t_repro.bench import train as bench_train
+        return jax.rows(given.repeats)
+    from t2t_repro.bench import train
 
-    return bench_train.rows(given.repeats, given.account)
-
-
-def bench_decode(given: argparse.Namespace) -> Iterator[Row]:
-    """Beam search at base size; see `bench_decode`."""
-    from t2t_repro.bench import decode as bench_decode
-
-    return bench_decode.rows(given.repeats)
+    return train.rows(given.repeats, given.account)
 
 
-def bench_input(given: argparse.Namespace) -> Iterator[Row]:
-    """Preparation and epochs of the problem that is given; see `bench_input`."""
-    from t2t_repro.bench import input as bench_input
+def beam_search(given: argparse.Namespace) -> Iterator[Row]:
+    """Measure beam search at base size; see `bench.decode`."""
+    from t2t_repro.bench import decode
+
+    return decode.rows(given.repeats)
+
+
+def input_pipeline(given: argparse.Namespace) -> Iterator[Row]:
+    """Measure the encoding and the epochs of a problem's text; see `bench.input`."""
+    from t2t_repro.bench import input
 
     resolved = config.resolve(given.problem, overrides=cli.settings(given))
-    return bench_input.rows(resolved, given.pairs, given.repeats)
+    return input.rows(resolved, given.pairs, given.repeats)
 
 
-def bench_vocabulary(given: argparse.Namespace) -> Iterator[Row]:
-    """Learnt on source and target files, tested on the dev files; see `bench_vocabulary`."""
-    from t2t_repro.bench import vocabulary as bench_vocabulary
+def vocabularies(given: argparse.Namespace) -> Iterator[Row]:
+    """Compare vocabularies learned from the training files on the dev files.
+
+    See `bench.vocabulary`.
+    """
+    from t2t_repro.bench import vocabulary
 
     data = config.resolve("parallel_text", overrides=cli.settings(given)).data
     test_files = [*data.dev_source_files, *data.dev_target_files]
     if not (data.source_files and test_files):
         raise BadInput("wanted --source_files to learn from and --dev_source_files to test on")
-    return bench_vocabulary.rows(
-        data.source_files, data.target_files, test_files, data.vocabulary_size
-    )
+    return vocabulary.rows(data.source_files, data.target_files, test_files, data.vocabulary_size)
 
 
-def bench_table1(given: argparse.Namespace) -> Iterator[Row]:
-    """Table 1's layers over n and d; see `bench_table1`."""
-    from t2t_repro.bench import table1 as bench_table1
+def layer_types(given: argparse.Namespace) -> Iterator[Row]:
+    """Measure Table 1's layers over n and d; see `bench.table1`."""
+    from t2t_repro.bench import table1
 
-    return bench_table1.rows(given.repeats)
+    return table1.rows(given.repeats)
 
 
-def bench_table3(given: argparse.Namespace) -> Iterator[Row]:
-    """Table 3's rows, trained small; see `bench_table3`."""
-    from t2t_repro.bench import table3 as bench_table3
+def model_variations(given: argparse.Namespace) -> Iterator[Row]:
+    """Train the rows of Table 3 at reduced width; see `bench.table3`."""
+    from t2t_repro.bench import table3
 
-    if given.divisor not in bench_table3.DIVISORS:
-        raise BadInput(f"--divisor: wanted one of {bench_table3.DIVISORS}, got {given.divisor}")
+    if given.divisor not in table3.DIVISORS:
+        raise BadInput(f"--divisor: wanted one of {table3.DIVISORS}, got {given.divisor}")
     names = list(config.variants()) if given.rows == "all" else given.rows.split(",")
     workdir = given.workdir or Path(f"runs/table3_{given.problem}")
     settings = {"prepared_dir": str((workdir / "corpus").absolute())} | cli.settings(given)
-    plan = bench_table3.Plan(given.problem, given.divisor, given.updates, settings)
-    for name in names:
-        plan._replace(updates=plan.updates or 1).config(name)  # mistakes are told before the work
-    return bench_table3.rows(names, workdir, bench_table3.planned(workdir, plan, given.minutes))
+    plan = table3.Plan(given.problem, given.divisor, given.updates, settings)
+    for name in names:  # raises BadInput before any row is trained
+        plan._replace(updates=plan.updates or 1).config(name)
+    return table3.rows(names, workdir, table3.load_or_make_plan(workdir, plan, given.minutes))
 
 
 BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
-    "train": bench_train,
-    "decode": bench_decode,
-    "input": bench_input,
-    "vocabulary": bench_vocabulary,
-    "table1": bench_table1,
-    "table3": bench_table3,
+    "train": training_steps,
+    "decode": beam_search,
+    "input": input_pipeline,
+    "vocabulary": vocabularies,
+    "table1": layer_types,
+    "table3": model_variations,
 }
-_OF_TEXT = ("input", "vocabulary", "table3")  # take the flags that name a text
+_READ_TEXT = ("input", "vocabulary", "table3")  # benchmarks that accept the flags of a text
 
 
 if __name__ == "__main__":

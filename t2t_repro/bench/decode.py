@@ -1,7 +1,8 @@
-"""How fast beam search is at base size, and how much of that its bare matrix products would take.
+"""Speed of beam search at base size, beside the time of its bare matrix products.
 
-Random weights, vocabulary of 32,000, beam 4, alpha 0.6. Base with 30 source and 30 target pieces
-is the workload that other toolkits are measured with; a file of mixed lengths comes after it.
+The model has random weights and a vocabulary of 32,000; beam 4, alpha 0.6. The first workload, base
+with 30 source and 30 target pieces, is the one that other toolkits are measured with. The second is
+a file of sentences of mixed lengths.
 """
 
 import functools
@@ -19,11 +20,11 @@ from t2t_repro.model import flops
 Row = dict[str, Any]
 
 LENGTH, ROWS, EOS, BEAM = 30, 32_000, 1, config.Decode().beam_size
-OPERATIONS = 8  # kinds shown, those that take longest
+OPERATIONS = 8  # number of kinds of operation printed: the slowest ones
 PRECISIONS = ("float32", "mixed_bfloat16")
 BATCHES = (1, 16, 64)
-# Words and punctuation marks, and EOS, of newstest2013's English side: every 32nd part of its
-# 3,000 lines (mean 23.2). Each stands for eight lines, so that a file has four batches of 64.
+# Lengths, in words, punctuation marks and EOS: 32 quantiles of newstest2013's 3,000 English lines
+# (mean 23.2). Each is repeated for eight lines, so that the file has four batches of 64.
 MIXED = np.repeat(
     [5, 7, 9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19, 19, 20, 21, 22, 23, 24, 25, 26, 27, 29,
      30, 32, 34, 36, 39, 42, 49, 60], 8,
@@ -31,17 +32,23 @@ MIXED = np.repeat(
 
 
 def rows(repeats: int) -> Iterator[Row]:
-    """One row for each precision and batch size, and one for the file in batches of 64.
+    """Yield a row for each precision and batch size, then a row for the file in batches of 64.
 
-    `target_tokens_per_s`: EOS counted, the encoder's time included. `step_ms`: a position of the
-    target, all sentences together. `products_ms`: what its matrix products take by themselves,
-    the encoder's spread over the positions; `products_share`: their part of `step_ms`.
-    `later_step_ms`: a position from 31 to 60, where the cache is longer, without the encoder.
+    A step decodes one target position of all sentences in the batch.
 
-    `memory_floor_ms`: what it takes to read the decoder's weights once, as fast as this machine
-    reads 1 GB; `arithmetic_floor_ms`: what the operations of its products take at the rate of a
-    large product. A step cannot take less than the greater of the two. `operation_ms`: where the
-    time of a step goes, by TensorFlow's profiler, on all threads together.
+    Yields:
+        `target_tokens_per_s`: target tokens, EOS included, per second of encoder and decoder.
+        `step_ms`: time of a step, to which the encoder's time is added in equal parts.
+        `products_ms`: time of a step's matrix products alone, with an equal part of the encoder's.
+        `products_share`: `products_ms` over `step_ms`.
+        `later_step_ms`: time of a step without the encoder at positions 31 to 60, where the cache
+        is longer.
+        `memory_floor_ms`: time to read the decoder's weights once, at the rate at which this
+        machine reads 1 GB.
+        `arithmetic_floor_ms`: time of the products' FLOPs at the rate of a large product. A step
+        takes at least the greater of the two floors.
+        `operation_ms`: time of a step by kind of operation, from TensorFlow's profiler, summed over
+        all threads.
     """
     for precision in PRECISIONS:
         decoder = Decoder(precision)
@@ -72,14 +79,14 @@ def rows(repeats: int) -> Iterator[Row]:
 
 
 class Floors(typing.NamedTuple):
-    """Milliseconds that a position cannot be decoded in less than."""
+    """Lower bounds on the milliseconds of a decoding step."""
 
     memory: float  # for a batch of any size
     arithmetic: float  # for each sentence
 
 
 def _floors_ms(precision: str, repeats: int) -> Floors:
-    """By the matrices that act on a position of the target."""
+    """Return the floors that follow from the matrices applied to a target position."""
     dtype = precision.removeprefix("mixed_")
     weights = flops.matrix_weights(config.Model(), ROWS).target  # 38.4M at base size
     size = {"float32": 4, "bfloat16": 2}[dtype]
@@ -102,7 +109,7 @@ class Decoder:
         any_shape = [tf.TensorSpec([None, None], tf.int32)]
 
         def decoder(**settings: Any) -> Callable[[np.ndarray], Any]:
-            # Random weights do not end by themselves: no output beyond the length of its source.
+            # With random weights a hypothesis may never end, so no output exceeds its source.
             decode = make_decoder(
                 model, config.Decode(max_extra_length=0), np.arange(ROWS) > 2, EOS, **settings
             )
@@ -115,9 +122,9 @@ class Decoder:
 
 
 def bare_products(precision: str, batch: int) -> Callable[[], object]:
-    """A function that does the products of matrices of one `forced` call, and nothing else.
+    """Return a function that computes only the products with weight matrices of a `forced` call.
 
-    The products of queries with keys and of weights with values are not among them.
+    It leaves out attention's products: queries with keys, and attention weights with values.
     """
     import tensorflow as tf
 
@@ -128,12 +135,14 @@ def bare_products(precision: str, batch: int) -> Callable[[], object]:
         return tf.cast(tf.random.normal(shape, stddev=shape[0] ** -0.5), dtype)
 
     def layers(square: int) -> list[list[Any]]:
-        """Of each layer `square` products with d x d, and the feed-forward pair."""
+        """Return each layer's matrices: `square` of d x d, then the feed-forward pair."""
         return [
             [*(matrix(d, d) for _ in range(square)), matrix(d, model.d_ff), matrix(model.d_ff, d)]
             for _ in range(model.num_layers)
         ]
 
+    # Encoder: 4 of self-attention, and the keys and values of a decoder layer's cross-attention.
+    # Decoder: 4 of self-attention, and the queries and output of cross-attention.
     encoder, decoder, output = layers(4 + 2), layers(4 + 2), matrix(d, ROWS)
 
     def stack(x: Any, layers: list[list[Any]]) -> Any:
@@ -144,7 +153,7 @@ def bare_products(precision: str, batch: int) -> Callable[[], object]:
 
     @tf.function
     def products() -> Any:
-        source = stack(tf.ones((batch * LENGTH, d), dtype), encoder)  # with the keys and values
+        source = stack(tf.ones((batch * LENGTH, d), dtype), encoder)
         return tf.while_loop(
             lambda step, _: step < LENGTH,
             lambda step, x: (step + 1, tf.linalg.matmul(stack(x, decoder), output)[:, :d]),
@@ -155,7 +164,7 @@ def bare_products(precision: str, batch: int) -> Callable[[], object]:
 
 
 def _mixed(decoder: Decoder, repeats: int) -> Row:
-    """The file, longest lines first."""
+    """Measure the file of mixed lengths, with the longest lines first."""
     batches = [_sources(part) for part in np.split(np.sort(MIXED)[::-1], len(MIXED) // 64)]
     seconds = median_seconds(
         lambda: [decoder.as_long_as_source(batch) for batch in batches], repeats
@@ -167,7 +176,7 @@ def _mixed(decoder: Decoder, repeats: int) -> Row:
 
 
 def _sources(lengths: np.ndarray) -> np.ndarray:
-    """Random pieces, then EOS, then PAD: int32 [b, s]."""
+    """Return random pieces, each row ended by EOS and padded with PAD: int32 [b, s]."""
     position = np.arange(lengths.max())[None]
     pieces = np.random.default_rng(0).integers(3, ROWS, (len(lengths), lengths.max()))
     ends = np.where(position == lengths[:, None] - 1, EOS, 0)

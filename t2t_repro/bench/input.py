@@ -1,7 +1,7 @@
 """Speed, padding and order of the input pipeline, beside tf.data's bucket_by_sequence_length.
 
-Preparation is measured in seconds of the processor, over all processes, so that other work on the
-machine does not count; the rest in seconds by the clock.
+Encoding is measured in CPU seconds over all processes, so that other work on the machine does not
+count. Everything else is measured in seconds on the clock.
 """
 
 import math
@@ -28,16 +28,19 @@ Row = dict[str, float | int | str]
 Pairs = Sequence[Mapping[str, str]]
 
 _FEW_SHAPES = 64
-_RIVAL_PAIRS = 100_000  # bucket_by_sequence_length delivers 10,000 to 20,000 a second
+_BASELINE_PAIRS = 100_000  # bucket_by_sequence_length delivers 10,000 to 20,000 per second
 
 
 def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
-    """Preparation, then epochs of `pairs` pairs.
+    """Yield a row for each way to make batches of the same encoded text.
+
+    The first rows are this package's batching with different limits on the number of shapes;
+    the others are `bucket_by_sequence_length` with the boundaries of other toolkits.
 
     Args:
-        config: Problem, vocabulary size, length limit and batches.
-        pairs: Drawn from the problem's training text with replacement; 0: the text as it is.
-        repeats: Epochs of which the median is told.
+        config: Problem, vocabulary size, maximum length and batch size.
+        pairs: Number of pairs drawn with replacement from the training text; 0: the text as it is.
+        repeats: Number of epochs to take the median of.
     """
     text = list(PROBLEMS[config.problem].examples("train", config))
     sentences = [pair[side] for pair in text for side in ("source", "target")]
@@ -45,33 +48,36 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
     drawn = np.random.default_rng(0).integers(0, len(text), pairs) if pairs else range(len(text))
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "train"
-        began, busy = time.perf_counter(), _cpu_seconds()
+        began, cpu_began = time.perf_counter(), _cpu_seconds()
         encode_split(
             lambda: (text[index] for index in drawn), vocabulary, config.data.max_length, directory
         )
-        seconds, busy = time.perf_counter() - began, _cpu_seconds() - busy
+        seconds, cpu_seconds = time.perf_counter() - began, _cpu_seconds() - cpu_began
         split = EncodedSplit.load(directory)
         about: Row = {"data": config.problem, "pairs": len(split)}
-        alone = _sentencepiece(sentences, vocabulary)
+        sentencepiece_speed = _sentencepiece_sentences_per_cpu_s(sentences, vocabulary)
         speed: Row = {
             "prepared_sentences_per_s": 2 * len(drawn) / seconds,
-            "prepared_sentences_per_cpu_s": 2 * len(drawn) / busy,
-            "sentencepiece_sentences_per_cpu_s": alone,
+            "prepared_sentences_per_cpu_s": 2 * len(drawn) / cpu_seconds,
+            "sentencepiece_sentences_per_cpu_s": sentencepiece_speed,
         }
         for shapes in sorted({config.data.max_shapes, _FEW_SHAPES}, reverse=True):
             row = _plan(split, config, shapes, repeats)
             yield about | {"method": f"plan, {shapes} shapes"} | row | speed
         budget, limit = config.data.tokens_per_batch, config.data.max_length
-        for rival, scheme in (
+        for toolkit, scheme in (
             ("tensor2tensor", tensor2tensor_scheme(budget, limit)),
             ("OpenNMT-tf", opennmt_scheme(budget, limit)),
         ):
-            method = f"bucket_by_sequence_length, {rival}"
-            yield about | {"method": method} | _rival(split, *scheme)
+            method = f"bucket_by_sequence_length, {toolkit}"
+            yield about | {"method": method} | _bucket_by_sequence_length(split, *scheme)
 
 
 def tensor2tensor_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
-    """(boundaries, batch sizes): lengths from 8 growing by a tenth, `data_reader.py`."""
+    """Return (boundaries, batch sizes): lengths from 8 on, each 1.1 times the one before.
+
+    These are the buckets of tensor2tensor's `data_reader.py`.
+    """
     boundaries, length = [], 8
     while length < max_length:
         boundaries.append(length + 1)
@@ -82,26 +88,26 @@ def tensor2tensor_scheme(budget: int, max_length: int) -> tuple[list[int], list[
 
 
 def opennmt_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
-    """(boundaries, batch sizes): a bucket for each length, as OpenNMT-tf's Transformer trains."""
+    """Return (boundaries, batch sizes) of OpenNMT-tf's Transformer: a bucket for each length."""
     boundaries = list(range(2, max_length + 1))
     return boundaries, [max(1, budget // (b - 1)) for b in boundaries] + [
         max(1, budget // max_length)
     ]
 
 
-def _sentencepiece(sentences: list[str], vocabulary: Vocabulary) -> float:
-    """Sentences that the library alone encodes into Python lists, in a second of one core."""
+def _sentencepiece_sentences_per_cpu_s(sentences: list[str], vocabulary: Vocabulary) -> float:
+    """Measure how many sentences per CPU second the library alone encodes into Python lists."""
     with tempfile.TemporaryDirectory() as folder:
         vocabulary.save(folder)
-        alone = sentencepiece.SentencePieceProcessor(model_file=str(Path(folder) / FILES[0]))
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(Path(folder) / FILES[0]))
     some = sentences[:100_000]
-    busy = _cpu_seconds()
-    alone.encode(some, num_threads=1)
-    return len(some) / (_cpu_seconds() - busy)
+    cpu_began = _cpu_seconds()
+    processor.encode(some, num_threads=1)
+    return len(some) / (_cpu_seconds() - cpu_began)
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Return the CPU seconds of this process and of the child processes that have ended."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
@@ -139,7 +145,7 @@ def _plan(split: EncodedSplit, config: Config, shapes: int, repeats: int) -> Row
 
 
 def _epoch(batching: Batching, epoch: int) -> tuple[float, float]:
-    """(seconds, memory behind it in MB)."""
+    """Return (seconds of the epoch, MB of memory in use after it)."""
     began = time.perf_counter()
     for _ in batching.batches(epoch):
         pass
@@ -147,7 +153,7 @@ def _epoch(batching: Batching, epoch: int) -> tuple[float, float]:
 
 
 def _batch_of(plan: list[Batch], pairs: int) -> np.ndarray:
-    """The number of each pair's batch."""
+    """Return the number of each pair's batch in the plan: int64 [pairs]."""
     result = np.zeros(pairs, np.int64)
     for number, batch in enumerate(plan):
         result[batch.pairs[batch.pairs >= 0]] = number
@@ -155,12 +161,15 @@ def _batch_of(plan: list[Batch], pairs: int) -> np.ndarray:
 
 
 def _neighbour_distance(plan: list[Batch], pairs: int) -> float:
-    """Mean distance in the epoch of two pairs that are neighbours in the file; 1/3 is random."""
+    """Return the mean distance in the epoch, as a share of it, of pairs adjacent in the file.
+
+    A random order gives 1/3.
+    """
     return float(np.abs(np.diff(_batch_of(plan, pairs))).mean() / len(plan))
 
 
 def _meet_again_share(plan: list[Batch], after: list[Batch], pairs: int) -> float:
-    """Of two pairs that share a batch, how often they do so in the next epoch."""
+    """Return the probability that two pairs of a batch share a batch in the next epoch, too."""
     later = _batch_of(after, pairs)
     met, again = 0, 0
     for batch in plan:
@@ -171,9 +180,12 @@ def _meet_again_share(plan: list[Batch], after: list[Batch], pairs: int) -> floa
     return again / max(1, met)
 
 
-def _rival(split: EncodedSplit, boundaries: list[int], sizes: list[int]) -> Row:
-    """tf.data from ids in memory: shuffle, look up, bucket by the longer side, pad, prefetch."""
-    chosen = np.random.default_rng(0).permutation(len(split))[:_RIVAL_PAIRS]
+def _bucket_by_sequence_length(split: EncodedSplit, boundaries: list[int], sizes: list[int]) -> Row:
+    """Measure a tf.data pipeline: shuffle, look up, bucket by the longer side, pad, prefetch.
+
+    The ids are in memory.
+    """
+    chosen = np.random.default_rng(0).permutation(len(split))[:_BASELINE_PAIRS]
     lengths = split.lengths[chosen]
     sides = split.padded(chosen, *lengths.max(axis=0).tolist())
     source, target = (
@@ -208,7 +220,7 @@ def _rival(split: EncodedSplit, boundaries: list[int], sizes: list[int]) -> Row:
 
 
 def _memory_mb() -> float:
-    """Of this process beyond the page cache; not a number where there is no /proc."""
+    """Return the anonymous memory (RssAnon) of this process in MB, or NaN without /proc."""
     status = Path("/proc/self/status")
     found = re.search(r"RssAnon:\s+(\d+)", status.read_text()) if status.exists() else None
     return int(found[1]) / 1024 if found else math.nan

@@ -1,9 +1,10 @@
-"""How fast the same layers, loss and optimizer train on Keras's JAX backend.
+"""Training speed of the same layers, loss and optimizer on Keras's JAX backend.
 
-For accelerators that have no TensorFlow: neither this file nor what it imports needs it. One jitted
-step takes the gradients of a batch, in parts if it is large, and makes Adam's update in the buffers
-of the weights before. Batches are random pieces without padding, handed over by the host at each
-step; the rest is as in `bench_train`. Needs KERAS_BACKEND=jax at the import of Keras.
+This benchmark is for accelerators without TensorFlow: neither this module nor its imports need it.
+One jitted step computes the gradients of a batch, in micro-batches if it is large, and applies
+Adam's update in place: it donates the buffers of the old weights. Batches are random pieces without
+padding, which the host transfers at each step; all else is as in `bench.train`. KERAS_BACKEND=jax
+must be set before Keras is imported.
 """
 
 import itertools
@@ -27,18 +28,21 @@ from t2t_repro.training.optimizer import make_optimizer
 
 assert keras.backend.backend() == "jax", "set KERAS_BACKEND=jax before Keras is imported"
 
-State = tuple[list, list, list]  # of weights, random numbers, optimizer
-_PAPER_BATCH = (390, 64)  # 24,960 tokens a side; the paper: about 25,000 (5.1)
-# What that takes at once, in bytes: the logits alone are 4 GB, and their gradient is another 4.
-_MEMORY = 48e9
+State = tuple[list, list, list]  # values of weights, random states, optimizer variables
+_PAPER_BATCH = (390, 64)  # 24,960 tokens per side; the paper: about 25,000 (5.1)
+# Bytes that a step on the whole batch needs: the logits alone take 4 GB, their gradient 4 more.
+_PAPER_BATCH_BYTES = 48e9
 
 
 def rows(repeats: int) -> Iterator[Row]:
-    """One row for each workload and precision.
+    """Yield a row for each workload and precision.
 
-    On a GPU then the paper's batch for base and big in bfloat16: on two CPU cores a step of base
-    would take over a minute. `parts`: how many the batch was taken in. `peak_share`: `gflops` over
-    the data sheet's figure, where it is known.
+    On a GPU, rows with the paper's batch for base and big in bfloat16 follow. On two CPU cores such
+    a step would take over a minute for base.
+
+    Yields:
+        The figures of `bench.train`; `parts`, the number of micro-batches; and `peak_share`, the
+        measured speed (`gflops`) over the peak in the GPU's data sheet, where that is known.
     """
     for precision in PRECISIONS:
         matmul = matmul_gflops(precision.removeprefix("mixed_"), repeats)
@@ -50,23 +54,24 @@ def rows(repeats: int) -> Iterator[Row]:
                 assert model.embedding_rows
                 workload = Workload(model, model.embedding_rows, *_PAPER_BATCH)
                 size = f"{name}, 25,000 tokens"
-                yield _row(size, workload, _parts(), precision, matmul, repeats)
+                yield _row(size, workload, _micro_batches(), precision, matmul, repeats)
 
 
 class Step:
-    """A model, its optimizer and its jitted update. Called on a batch, it makes one and waits.
+    """A model, its optimizer and the jitted update; a call makes one update and waits for it.
 
-    Axes: b batch, s source, t target, p parts.
+    Axes: b batch, s source, t target, m micro-batches.
 
     Args:
-        model: A Transformer, whose weights are copied; `store` puts them back.
-        train: Optimizer and label smoothing.
-        parts: In how many equal parts the rows of a batch are taken, one after the other. Memory
-            holds one part's activations; the update is that of the whole batch.
+        model: A Transformer. Its weights are copied, and `store` writes the updated ones back.
+        train: The optimizer's settings and the label smoothing.
+        micro_batches: Number of equal micro-batches that are computed one after another. Memory
+            holds the activations of one micro-batch; the update is the whole batch's.
     """
 
-    def __init__(self, model: Transformer, train: config.Train, parts: int = 1):
-        self.model, self.label_smoothing, self.parts = model, train.label_smoothing, parts
+    def __init__(self, model: Transformer, train: config.Train, micro_batches: int = 1):
+        self.model, self.label_smoothing = model, train.label_smoothing
+        self.micro_batches = micro_batches
         self.optimizer = make_optimizer(train, model.config.d_model)
         self.optimizer.build(model.trainable_variables)
         self.state: State = (
@@ -77,18 +82,26 @@ class Step:
         self._update = jax.jit(self.update, donate_argnums=0)
 
     def __call__(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """One update from int32 source [b, s], target [b, t]; see `Trainer.step`: float32 [3]."""
+        """Make one update and return the sums of `Trainer.step`.
+
+        Args:
+            source: int32 [b, s].
+            target: int32 [b, t].
+
+        Returns:
+            float32 [3].
+        """
         self.state, sums = self._update(self.state, source, target)
         jax.block_until_ready(self.state)
         return np.asarray(sums)
 
     def store(self) -> None:
-        """Sets the model's weights to those of the last update."""
+        """Set the model's weights to the values after the last update."""
         for variable, value in zip(self.model.trainable_variables, self.state[0], strict=True):
             variable.assign(value)
 
     def update(self, state: State, source: Any, target: Any) -> tuple[State, Any]:
-        """(state before, batch) -> (state after, sums); pure."""
+        """Return (state after the update, sums of `Trainer.step`), as a pure function."""
         weights, random, optimizer = state
         tokens = jnp.sum(target != PAD).astype("float32")
 
@@ -101,27 +114,27 @@ class Step:
 
         gradient = jax.grad(loss, has_aux=True)
 
-        def add_part(carry: Any, part: Any) -> tuple[Any, None]:
+        def accumulate(carry: Any, micro_batch: Any) -> tuple[Any, None]:
             total, random, sums = carry
-            gradients, (random, more) = gradient(weights, random, *part)
+            gradients, (random, more) = gradient(weights, random, *micro_batch)
             total = [before + now for before, now in zip(total, gradients, strict=True)]
             return (total, random, sums + more), None
 
-        if self.parts == 1:
+        if self.micro_batches == 1:
             gradients, (random, sums) = gradient(weights, random, source, target)
         else:
-            parts = [
-                jnp.reshape(side, (self.parts, -1, side.shape[1]))  # [p, b / p, s or t]
+            micro_batches = [
+                jnp.reshape(side, (self.micro_batches, -1, side.shape[1]))  # [m, b / m, s or t]
                 for side in (source, target)
             ]
             start = ([jnp.zeros_like(weight) for weight in weights], random, jnp.zeros(3))
-            (gradients, random, sums), _ = jax.lax.scan(add_part, start, parts)
+            (gradients, random, sums), _ = jax.lax.scan(accumulate, start, micro_batches)
         weights, optimizer = self.optimizer.stateless_apply(optimizer, gradients, weights)
         return (weights, random, optimizer), sums
 
 
 def matmul_gflops(dtype: str, repeats: int) -> float:
-    """A product of two large square matrices: 4,096 wide, on a GPU 16,384."""
+    """Measure a product of square matrices, 4,096 wide or on a GPU 16,384, in GFLOP/s."""
     size = 16_384 if jax.default_backend() == "gpu" else machine.MATRIX
     matrix = jax.random.normal(jax.random.key(0), (size, size), dtype)
     product = jax.jit(jnp.matmul)
@@ -130,33 +143,33 @@ def matmul_gflops(dtype: str, repeats: int) -> float:
 
 
 def _row(
-    size: str, workload: Workload, parts: int, precision: str, matmul: float, repeats: int
+    size: str, workload: Workload, micro_batches: int, precision: str, matmul: float, repeats: int
 ) -> Row:
     model = Transformer(workload.model, workload.rows, precision)
-    step = Step(model, config.Train(precision=precision), parts)
+    step = Step(model, config.Train(precision=precision), micro_batches)
     seconds = median_seconds(_on_random_batches(step, workload), repeats)
     device = jax.devices()[0]
     row: Row = {"size": size}
     row |= figures(workload, precision, seconds, matmul)
-    row |= {"backend": "jax", "device": device.device_kind, "parts": parts}
+    row |= {"backend": "jax", "device": device.device_kind, "parts": micro_batches}
     if peak := cost.sustained(device.device_kind, precision):
         row["peak_share"] = float(row["gflops"]) / 1e3 / peak.tflops
     return row
 
 
 def _copies(variables: list[keras.Variable]) -> list:
-    """Their values in buffers of our own, since an update uses up those that it is given."""
+    """Return copies of the variables' values, because an update donates its input buffers."""
     return [jnp.array(variable.value) for variable in variables]
 
 
-def _parts() -> int:
-    """How many parts the paper's batch is taken in: 1 on a GPU of 80 GB, else 6 of 65 rows."""
+def _micro_batches() -> int:
+    """Return the micro-batches of the paper's batch: 1 on a GPU of 80 GB, else 6 of 65 pairs."""
     memory = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
-    return 1 if memory > _MEMORY else 6
+    return 1 if memory > _PAPER_BATCH_BYTES else 6
 
 
 def _on_random_batches(step: Step, workload: Workload) -> Callable[[], Any]:
-    """A function that makes a step on the host's next batch."""
+    """Return a function that makes a step on the host's next random batch."""
     shape = workload.batch, workload.length
     random = np.random.default_rng(0)
     batches = random.integers(3, workload.rows, (4, 2, *shape), np.int32)

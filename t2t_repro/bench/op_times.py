@@ -1,4 +1,4 @@
-"""Which of TensorFlow's operations the time of a call goes to."""
+"""The time that a call spends in each kind of TensorFlow operation."""
 
 import re
 import tempfile
@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 class OpTime(typing.NamedTuple):
-    """All operations of one kind, over one call."""
+    """The operations of one kind that ran during a call."""
 
     kind: str  # such as "MatMul"
-    seconds: float  # on all threads together, so the sum may exceed the time on the clock
+    seconds: float  # summed over all threads, so it may exceed the time on the clock
     calls: int
 
 
 def op_times(call: Callable[[], object]) -> list[OpTime]:
-    """Runs `call` once under TensorFlow's profiler; the kinds that take longest come first.
+    """Run `call` once under TensorFlow's profiler and return its operations, slowest kind first.
 
-    Operations that contain others, such as a whole function, are left out. Those that TensorFlow
-    runs in oneDNN or has fused keep the name of the product that they are: `_MklFusedMatMul` is
-    told as `MatMul`. One compiled by XLA is a single operation.
+    Operations that contain others, such as a whole function, are left out. An operation that
+    TensorFlow fuses or runs in oneDNN counts under its plain name: `_MklFusedMatMul` is `MatMul`.
+    A function compiled by XLA is a single operation.
     """
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -45,6 +45,6 @@ def op_times(call: Callable[[], object]) -> list[OpTime]:
 
 
 def _kind(name: str) -> str | None:
-    """The kind in an event's name, which for an operation is "<name in the graph>:<kind>"."""
+    """Return the kind from an operation's event name, "<name in the graph>:<kind>", else None."""
     found = re.fullmatch(r"[^:]+:_?(?:Mkl)?(?:Native)?(?:Fused)?([A-Z]\w*?)(?:V\d)?(?:#.*)?", name)
     return found[1] if found else None

@@ -1,12 +1,12 @@
-"""Table 1 measured: what its layers cost over n and d, and how long the paths through them are.
+"""Table 1 measured: the cost of its layers over n and d, and the length of paths through them.
 
-Time is that of the forward and the backward pass of one layer over one sentence, as a graph of
-TensorFlow: gradients of the input and of all weights. Memory is what the same takes at its peak,
-beside weights and input. On a GPU that is what TensorFlow's allocator has handed out. On a CPU it
-is resident memory, of a process that has done nothing else, since what is touched once may be used
-again unseen; a megabyte or two is chance, and now and then one n x n array. (TensorFlow's
-statistics of a CPU leave out what is smaller than 256 KiB, which is all that a recurrent layer
-keeps.)
+A measurement runs the forward and backward pass of one layer over one sentence as a TensorFlow
+graph, with gradients of the input and of all weights. Memory is its peak, without weights and
+input. On a GPU this is the memory that TensorFlow's allocator has handed out. On a CPU it is the
+resident memory of a fresh process, because a process that has run before would reuse its pages
+unseen. It varies by a megabyte or two, and sometimes by one n x n array. (TensorFlow's own
+statistics of a CPU leave out allocations below 256 KiB, and a recurrent layer makes no larger
+ones.)
 
 Heads are 64 wide, as in the paper's base model, so there are d / 64; r is 128 and k is 7.
 """
@@ -40,26 +40,26 @@ Row = dict[str, Any]
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 WIDTHS = (64, 128, 256)
 R, K, HEAD = 128, 7, 64
-PATH_LENGTH, PATH_R = 256, 32  # positions between which paths are sought, and r for them
-DILATIONS = (1, K, K**2)  # then again from 1; further positions than these are not there
+PATH_LENGTH, PATH_R = 256, 32  # n and r of the layers that paths lead through
+DILATIONS = (1, K, K**2)  # repeated over the layers; a dilation of 343 would exceed n
 _STATUS = "/proc/self/status"
-_ENOUGH = 2.0  # seconds of measuring, after which no repeat begins
+_MAX_SECONDS = 2.0  # no repeat begins after this time
 _FULL, _RESTRICTED = "self-attention", "restricted self-attention"
 
 
-class Kind(NamedTuple):
+class LayerType(NamedTuple):
     """A row of Table 1."""
 
-    make: Callable[..., Any]  # from d, and a Keras layer's own arguments
-    complexity: str  # per layer
+    make: Callable[..., Any]  # (d, **keyword arguments of a Keras layer) -> layer
+    complexity: str  # per layer, as Table 1 prints it
 
 
 class Path(NamedTuple):
-    """A stack of layers of one kind."""
+    """A stack of layers of one type."""
 
-    make: Callable[..., Any]  # from index in the stack and d, and a Keras layer's own arguments
-    length: str  # by Table 1 and section 4
-    steps: int  # one after another in each of its layers
+    make: Callable[..., Any]  # (index in the stack, d, **keyword arguments) -> layer
+    length: str  # maximum path length by Table 1 and section 4
+    steps: int  # sequential operations in each layer
 
 
 def _attention(d: int) -> dict[str, int]:
@@ -75,11 +75,13 @@ def _restricted(d: int, r: int = R, **kwargs: Any) -> Any:
 
 
 LAYERS = {
-    _FULL: Kind(_full, "O(n^2 d)"),
-    _RESTRICTED: Kind(_restricted, "O(r n d)"),
-    "recurrent": Kind(Recurrent, "O(n d^2)"),
-    "convolutional": Kind(functools.partial(Convolution, K), "O(k n d^2)"),
-    "separable convolutional": Kind(functools.partial(SeparableConvolution, K), "O(k n d + n d^2)"),
+    _FULL: LayerType(_full, "O(n^2 d)"),
+    _RESTRICTED: LayerType(_restricted, "O(r n d)"),
+    "recurrent": LayerType(Recurrent, "O(n d^2)"),
+    "convolutional": LayerType(functools.partial(Convolution, K), "O(k n d^2)"),
+    "separable convolutional": LayerType(
+        functools.partial(SeparableConvolution, K), "O(k n d + n d^2)"
+    ),
 }
 PATHS = {
     _FULL: Path(lambda _, d, **kwargs: _full(d, **kwargs), "O(1)", 1),
@@ -95,28 +97,38 @@ PATHS = {
 
 
 def rows(repeats: int) -> Iterator[Row]:
-    """Of each layer a row for every n and d, then its exponents; then ratios and paths.
+    """Yield for each layer type a row per n and d and its exponents; then ratios and paths.
 
-    `ms`: the median of `repeats`, or of as many as begin within two seconds. `mib`: the peak.
-    `time_n`, `time_d`, `memory_n`, `memory_d`: the exponents, see `exponents`.
+    Args:
+        repeats: Number of measurements to take the median of; fewer if they take over two seconds.
+
+    Yields:
+        `ms`: median time in milliseconds. `mib`: peak memory in MiB. `time_n`, `time_d`,
+        `memory_n`, `memory_d`: see `exponents`. `ms_ratio`, `mib_ratio`: see `_ratios`. `layers`,
+        `steps`: see `_path`.
     """
     measured = []
-    for name, kind in LAYERS.items():
-        mine = []
+    for name, layer_type in LAYERS.items():
+        layer_rows = []
         for d, n in itertools.product(WIDTHS, LENGTHS):
-            mine.append({"layer": name, "n": n, "d": d} | _in_own_process(name, n, d, repeats))
-            yield mine[-1]
-        yield {"layer": name, "complexity": kind.complexity} | exponents(mine)
-        measured += mine
+            row = {"layer": name, "n": n, "d": d} | _in_own_process(name, n, d, repeats)
+            layer_rows.append(row)
+            yield row
+        yield {"layer": name, "complexity": layer_type.complexity} | exponents(layer_rows)
+        measured += layer_rows
     yield from _ratios(measured)
     for name, path in PATHS.items():
         yield {"path_through": name, "n": PATH_LENGTH} | _path(path)
 
 
 def exponents(rows: list[Row]) -> Row:
-    """a and b of cost = c n^a d^b, by least squares over logarithms, of time and of memory.
+    """Fit cost = c n^a d^b by least squares over logarithms, and return a and b.
 
-    Over the upper half of the lengths alone: below it a layer takes what it takes to begin.
+    The fit uses the upper half of the lengths, because shorter ones mostly measure the constant
+    overhead of a call.
+
+    Returns:
+        `time_n`, `time_d`: a and b of the time. `memory_n`, `memory_d`: a and b of the memory.
     """
     lengths = sorted({row["n"] for row in rows})
     long = [row for row in rows if row["n"] >= lengths[len(lengths) // 2]]
@@ -132,7 +144,7 @@ def exponents(rows: list[Row]) -> Row:
 
 
 def _ratios(measured: list[Row]) -> Iterator[Row]:
-    """How many times more full attention takes than restricted, at the greatest n."""
+    """Yield the cost of full over restricted self-attention, at the greatest n, for each d."""
     n = max(row["n"] for row in measured)
     at = {(row["layer"], row["d"]): row for row in measured if row["n"] == n}
     for d in WIDTHS:
@@ -142,8 +154,8 @@ def _ratios(measured: list[Row]) -> Iterator[Row]:
 
 
 def _in_own_process(name: str, n: int, d: int, repeats: int) -> Row:
-    """`measure` in a process that has done nothing before."""
-    # Forked from one that has imported TensorFlow and never run it: no seconds of import.
+    """Run `measure` in a fresh process."""
+    # The server has imported TensorFlow but never run it; its forks save the seconds of the import.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     try:
@@ -151,13 +163,13 @@ def _in_own_process(name: str, n: int, d: int, repeats: int) -> Row:
             return pool.submit(measure, name, n, d, repeats).result()
     except BrokenProcessPool:
         raise BadInput(
-            f"{name}, n {n}, d {d}: its process was ended, most likely for want of memory; wanted "
-            "5 GiB that nothing else uses"
+            f"{name}, n {n}, d {d}: the process was killed, most likely because it ran out of "
+            "memory; wanted 5 GiB of free memory"
         ) from None
 
 
 def measure(name: str, n: int, d: int, repeats: int) -> Row:
-    """`ms` and `mib` of a layer, in this process."""
+    """Return `ms` and `mib` of a layer, measured in this process."""
     import tensorflow as tf
 
     layer = LAYERS[name].make(d)
@@ -173,17 +185,17 @@ def measure(name: str, n: int, d: int, repeats: int) -> Row:
     def run(x: Any) -> None:
         gradients(x)[0][0, 0, 0].numpy()
 
-    # By numpy, since what TensorFlow needs for random numbers would stay in its pool.
+    # From numpy, since TensorFlow's random numbers would leave memory in its pool.
     x = tf.constant(np.random.default_rng(0).standard_normal((1, n, d), np.float32))
-    run(x[:, : LENGTHS[0]])  # makes the graph
+    run(x[:, : LENGTHS[0]])  # traces the graph
     peak = _peak_bytes(lambda: run(x))
     seconds = _median_seconds(lambda: run(x), repeats)
-    # No less than the input's gradient, which is in it.
+    # The input's gradient is part of the peak, so the peak is at least as large.
     return {"ms": seconds * 1e3, "mib": max(peak, 4 * n * d) / 2**20}
 
 
 def _peak_bytes(call: Callable[[], None]) -> int:
-    """What a call adds to the memory in use, at its peak: a GPU's if there is one."""
+    """Return the peak growth of memory during a call, in bytes: the GPU's if there is one."""
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):
@@ -192,17 +204,17 @@ def _peak_bytes(call: Callable[[], None]) -> int:
         before = memory.get_memory_info("GPU:0")["current"]
         call()
         return memory.get_memory_info("GPU:0")["peak"] - before
-    ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system
-    File("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = linux_bytes(_STATUS, "VmRSS")  # what is resident
+    ctypes.CDLL(None).malloc_trim(0)  # returns free memory to the system
+    File("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = linux_bytes(_STATUS, "VmRSS")  # resident memory
     call()
-    return linux_bytes(_STATUS, "VmHWM") - before  # the most that ever was
+    return linux_bytes(_STATUS, "VmHWM") - before  # peak of the resident memory
 
 
 def _median_seconds(call: Callable[[], None], repeats: int) -> float:
-    """Of so many calls, or of as many as begin within `_ENOUGH` seconds."""
+    """Return the median over `repeats` calls, or over those that begin within `_MAX_SECONDS`."""
     times: list[float] = []
-    while len(times) < repeats and sum(times) < _ENOUGH:
+    while len(times) < repeats and sum(times) < _MAX_SECONDS:
         began = time.perf_counter()
         call()
         times.append(time.perf_counter() - began)
@@ -210,22 +222,23 @@ def _median_seconds(call: Callable[[], None], repeats: int) -> float:
 
 
 def _path(path: Path) -> Row:
-    """`layers` from the first input to the last output, and the steps that they make in all."""
+    """Return the `layers` between the first input and the last output, and their total `steps`."""
     make = functools.partial(path.make, d=HEAD, dtype="float64")
     layers = layers_between_ends(make, PATH_LENGTH)
     return {"layers": layers, "steps": layers * path.steps, "path": path.length}
 
 
 def layers_between_ends(make: Callable[[int], Any], n: int) -> int:
-    """After how many layers a change of the first input reaches the last output.
+    """Return how many layers are needed until the first input affects the last output.
 
-    The gradient of the last output goes back through one layer after another, each with random
-    weights and at a random input, until that of the first input is not zero. What a layer hides has
-    a gradient of exactly zero; the rest is scaled on the way, and in float64, so that none is lost.
+    The gradient of the last output is propagated back through one layer after another, each with
+    random weights and a random input, until the gradient of the first input is not zero. An input
+    that cannot affect the output has a gradient of exactly zero. float64 and a rescaling after each
+    layer keep all other gradients from underflowing to zero.
 
     Args:
-        make: From a layer's index, counted from the output, to the layer; d is `HEAD`.
-        n: Positions.
+        make: (index of the layer, counted from the output) -> layer of width `HEAD`.
+        n: Number of positions.
     """
     import tensorflow as tf
 

@@ -1,14 +1,14 @@
-"""Table 3 again, small: every row trained and scored as in the paper, on any problem.
+"""Reproduce Table 3 at reduced width: train and score all rows as in the paper, on any problem.
 
-Of the paper's models d_model, d_ff, d_k and d_v are divided by one number, 4 if nothing else is
-asked for; N, h, P_drop and eps_ls are the paper's, so that each row differs from base as it does
-there. All rows make the same number of updates, big three times as many: 300,000 to 100,000. Text,
-batches, warm-up and learning rate are the problem's own. Scores are on dev, of the last weights, no
-checkpoints averaged, with beam 4 and alpha 0.6; perplexity is without label smoothing (6.2). The
-learning rate does not cool down.
+The paper's d_model, d_ff, d_k and d_v are divided by one number, by default 4. N, h, P_drop and
+eps_ls are the paper's, so that each row differs from base as it does there. All rows make the same
+number of updates, except that big makes three times as many: 300,000 to 100,000. Text, batches,
+warm-up and learning rate are the problem's own; there is no cool-down. Scores are on dev, with the
+last weights (no checkpoint averaging), beam 4 and alpha 0.6; perplexity is without label smoothing
+(6.2).
 
-A row has a folder of its own in the work directory, is trained by `train` and scored by `evaluate`.
-The same command again goes on where it was stopped: what is finished is read in results.json.
+Each row has its own folder in the work directory. The command `train` trains it and `evaluate`
+scores it. Running the benchmark again resumes it: finished rows are read from results.json.
 """
 
 import json
@@ -23,13 +23,14 @@ import numpy as np
 from pipelines.errors import BadInput
 from t2t_repro import config
 from t2t_repro.paper import table3
+from t2t_repro.workdir import Workdir
 
 Row = dict[str, Any]
 
-DIVISORS = (1, 2, 4, 8, 16)  # 16 is the least width in the table: A4's d_k
-_TRIAL = 200  # updates of base that tell how long one takes
+DIVISORS = (1, 2, 4, 8, 16)  # A4's d_k of 16 is the smallest width in the table
+_TRIAL_UPDATES = 200  # updates of base that are timed
 _DIVIDED = ("d_model", "d_ff", "d_k", "d_v")
-_OWN = (
+_FROM_PAPER = (  # settings that have the paper's values
     "num_layers",
     "num_heads",
     "dropout",
@@ -44,25 +45,25 @@ _OWN = (
 
 
 class Plan(NamedTuple):
-    """What all rows of a work directory have in common."""
+    """The settings that all rows of a work directory share."""
 
     problem: str
-    divisor: int  # of the paper's widths
-    updates: int  # of base
-    settings: Mapping[str, Any]  # hyperparameters that were given as flags
+    divisor: int  # divides the paper's widths
+    updates: int  # updates of base
+    settings: Mapping[str, Any]  # hyperparameters given as flags
 
     def config(self, row: str) -> config.Config:
-        """The row's configuration."""
+        """Return the configuration of a row."""
         return config.resolve(self.problem, row, self.overrides(row))
 
     def overrides(self, row: str) -> dict[str, Any]:
-        """What `train` is told beside the problem and the row."""
+        """Return the hyperparameters that `train` gets as flags for a row."""
         paper = config.flat(config.resolve("wmt14_ende", row))
         return {
-            **{name: paper[name] for name in _OWN},
+            **{name: paper[name] for name in _FROM_PAPER},
             **{name: paper[name] // self.divisor for name in _DIVIDED},
             "train_steps": self.updates * paper["train_steps"] // config.Train.train_steps,
-            # Only the last weights are scored; others are kept to go on from after a stop.
+            # Only the last weights are scored; a checkpoint is kept to resume from.
             "checkpoint_steps": 0,
             "keep_checkpoints": 1,
             "eval_sentences": 0,
@@ -72,25 +73,25 @@ class Plan(NamedTuple):
 
 
 def rows(names: Sequence[str], workdir: Path, plan: Plan) -> Iterator[Row]:
-    """A row for each, when it is finished, and last how the ranks go with the paper's.
+    """Yield the results of each row as it finishes, then the rank correlations with the paper.
 
     Args:
         names: Rows of Table 3.
-        workdir: Where the runs are.
-        plan: How they are trained.
+        workdir: The folder of the runs.
+        plan: How the rows are trained.
 
     Yields:
-        On dev `perplexity`, `sacrebleu` and `paper_bleu`, as the paper counted it; `parameters`,
-        `updates` and training `minutes`; and what the paper prints, `printed_perplexity` and
-        `printed_bleu`. Last `spearman_perplexity` and `spearman_bleu` (of `paper_bleu`), the
-        correlations with the paper over the `rows` asked for.
+        For each row the dev scores `perplexity`, `sacrebleu` and `paper_bleu` (BLEU as the paper
+        computes it); `parameters`, `updates` and training `minutes`; and the paper's numbers,
+        `printed_perplexity` and `printed_bleu`. At last `spearman_perplexity` and `spearman_bleu`
+        (of `paper_bleu`), the rank correlations with the paper over these `rows`.
 
     Raises:
-        BadInput: a row cannot be trained, or is there with other settings.
+        BadInput: A row cannot be trained, or its folder holds a run with other settings.
     """
     done: list[Row] = []
     for name in names:
-        done.append({"row": name} | _finished(plan, name, workdir / name))
+        done.append({"row": name} | _train_and_score(plan, name, workdir / name))
         yield done[-1]
 
     def correlation(ours: str, theirs: str) -> float | None:
@@ -104,7 +105,10 @@ def rows(names: Sequence[str], workdir: Path, plan: Plan) -> Iterator[Row]:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
-    """The correlation of the ranks, equal values sharing theirs; None if one side is all equal."""
+    """Return Spearman's rank correlation, or None if all values of `x` or of `y` are equal.
+
+    Equal values share the mean of their ranks.
+    """
 
     def ranks(values: Sequence[float]) -> np.ndarray:
         _, place, count = np.unique(np.array(values), return_inverse=True, return_counts=True)
@@ -115,14 +119,15 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     return float(np.corrcoef(ranks(x), ranks(y))[0, 1])
 
 
-def planned(workdir: Path, wanted: Plan, minutes: float) -> Plan:
-    """`wanted`, with the updates of base that take so many minutes if it says 0.
+def load_or_make_plan(workdir: Path, wanted: Plan, minutes: float) -> Plan:
+    """Return `wanted`; if its `updates` are 0, with the updates that base makes in `minutes`.
 
-    They are counted once, by a trial of base in the work directory, and then kept in plan.json:
-    rows can be compared after equally many updates, not on a machine that is busy now and then.
+    Their number is measured once, with a trial run of base in the work directory, and saved in
+    plan.json. Rows must be compared after the same number of updates, because the speed of the
+    machine may vary during the benchmark.
 
     Raises:
-        BadInput: the work directory holds rows of another plan.
+        BadInput: The work directory holds rows of another plan.
     """
     path = workdir / "plan.json"
     length = {"updates": wanted.updates} if wanted.updates else {"minutes": minutes}
@@ -131,8 +136,8 @@ def planned(workdir: Path, wanted: Plan, minutes: float) -> Plan:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["asked"] != asked:
             raise BadInput(
-                f"{workdir} holds rows with {_listed(found['asked'])}; wanted {_listed(asked)}; "
-                "give the same to go on, or another --workdir"
+                f"{workdir} holds rows with {_format(found['asked'])}; wanted {_format(asked)}; "
+                "use the same flags to resume, or another --workdir"
             )
         return wanted._replace(updates=found["updates"])
     plan = wanted._replace(updates=wanted.updates or _updates_in(minutes, wanted, workdir))
@@ -141,24 +146,27 @@ def planned(workdir: Path, wanted: Plan, minutes: float) -> Plan:
     return plan
 
 
-def _listed(asked: Mapping[str, Any]) -> str:
+def _format(asked: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in asked.items())
 
 
 def _updates_in(minutes: float, wanted: Plan, workdir: Path) -> int:
-    """Of base, from a trial; what it takes to begin is counted as if it came again and again."""
+    """Return how many updates base makes in `minutes`, from a trial of `_TRIAL_UPDATES` updates.
+
+    The trial's start-up time counts in proportion, so the estimate is low.
+    """
     trial = workdir / "trial"
-    _train(wanted._replace(updates=_TRIAL), "base", trial)
-    return max(1, int(60 * minutes * _TRIAL / _results(trial)["cost"]["seconds"]))
+    _train(wanted._replace(updates=_TRIAL_UPDATES), "base", trial)
+    return max(1, int(60 * minutes * _TRIAL_UPDATES / _results(trial)["cost"]["seconds"]))
 
 
-def _finished(plan: Plan, name: str, workdir: Path) -> Row:
-    """The row's figures, after what is left to do for them."""
+def _train_and_score(plan: Plan, name: str, workdir: Path) -> Row:
+    """Train and score a row unless results.json has its scores; return the row's figures."""
     wanted = plan.config(name)
     if "dev" not in _results(workdir):
         _train(plan, name, workdir)
         _run("evaluate", f"--workdir={workdir}", "--split=dev", "--json")
-    elif changed := config.conflicts(config.of_run(workdir), wanted):
+    elif changed := config.conflicts(Workdir(workdir).config(), wanted):
         raise BadInput(f"{workdir} holds another run: {', '.join(changed)}; use another --workdir")
     results, paper = _results(workdir), table3.printed()[name]
     scores, seconds = results["dev"], results["cost"]["seconds"]
@@ -173,7 +181,7 @@ def _finished(plan: Plan, name: str, workdir: Path) -> Row:
 
 
 def _train(plan: Plan, name: str, workdir: Path) -> None:
-    """Trains a row, or goes on with it."""
+    """Train a row, or resume its training."""
     flags = [f"--problem={plan.problem}", f"--variant={name}", f"--workdir={workdir}"]
     for key, value in plan.overrides(name).items():
         flags += [f"--{key}", *map(str, value if isinstance(value, list | tuple) else [value])]
@@ -181,7 +189,7 @@ def _train(plan: Plan, name: str, workdir: Path) -> None:
 
 
 def _run(command: str, *flags: str) -> None:
-    """A command in a process of its own, which tells on stderr how it goes."""
+    """Run a command in its own process, with progress on stderr; raises BadInput if it fails."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"t2t_repro.{command}", *flags],
         stdout=subprocess.DEVNULL,
@@ -190,15 +198,15 @@ def _run(command: str, *flags: str) -> None:
     try:
         status = process.wait()
     except KeyboardInterrupt:
-        process.wait()  # Ctrl-C has reached it, too, and it saves its state
+        process.wait()  # Ctrl-C has also reached the child, which saves its state
         raise
     if status:
         raise BadInput(
-            f"{command} ended with status {status}, its message is above: {' '.join(flags)}"
+            f"{command} ended with status {status}; its message is above; flags: {' '.join(flags)}"
         )
 
 
 def _results(workdir: Path) -> dict[str, Any]:
-    """results.json of a run; empty if there is none yet."""
+    """Return the content of a run's results.json, or {} if there is none yet."""
     path = workdir / "results.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

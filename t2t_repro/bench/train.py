@@ -1,9 +1,9 @@
-"""How fast training steps are, beside the machine's own large product of matrices.
+"""Training speed, beside the speed of a large matrix product on the same machine.
 
-Forward, backward and Adam, dropout 0.1 and label smoothing 0.1, through the Trainer and the input
-pipeline: batches without padding, of a split on disk, and the next one is fetched in the time that
-is measured. FLOPs are those of the matrices with weights, see `cost`; attention's own products are
-about 2 % more for base.
+A step is forward pass, backward pass and Adam, with dropout 0.1 and label smoothing 0.1, through
+the Trainer and the input pipeline. Batches have no padding and come from a split on disk; the
+measured time includes fetching the next batch. FLOPs count the products with weight matrices, see
+`model.flops`; for base, attention's own products would add about 2 %.
 """
 
 import dataclasses
@@ -28,21 +28,21 @@ Row = dict[str, float | int | str]
 
 
 class Workload(NamedTuple):
-    """A model and its batches: `batch` pairs of `length` pieces a side, EOS included."""
+    """A model and its batches: `batch` pairs of `length` pieces per side, EOS included."""
 
     model: config.Model
-    rows: int  # of the shared matrix
+    rows: int  # rows of the shared embedding matrix
     batch: int
     length: int
 
     @property
     def tokens(self) -> int:
-        """Of a batch, a side."""
+        """Tokens per side of a batch."""
         return self.batch * self.length
 
     @property
     def flops(self) -> int:
-        """Of a step, in products with weights."""
+        """FLOPs of a step in products with weight matrices."""
         shape = flops.positions([(self.batch, self.length, self.length)])
         return flops.training_flops(self.model, self.rows, shape).matrices
 
@@ -54,30 +54,46 @@ WORKLOADS = {
     "tiny": Workload(TINY, 10_000, 128, 24),
 }
 PRECISIONS = ("float32", "mixed_bfloat16")
-_BATCHES = 16  # of an epoch
+_BATCHES = 16  # batches in an epoch
 _EOS = 1
-_FEW_ROWS = 128  # a vocabulary whose products, loss and update take next to nothing
+_FEW_ROWS = 128  # a vocabulary so small that its products, loss and update take almost no time
 
 
 def rows(repeats: int, account: bool) -> Iterator[Row]:
-    """One row for each workload and precision; with `account` also what the step spends where.
+    """Yield a row for each workload and precision.
 
-    `matmul_gflops`: a product of 4,096 x 4,096 matrices; `matmul_share`: `gflops` over that.
+    Args:
+        repeats: Number of steps to take the median of.
+        account: Whether rows also say where the time of a step goes; see `_breakdown`.
+
+    Yields:
+        See `figures`.
     """
     for size, workload in WORKLOADS.items():
         for precision in PRECISIONS:
             matmul = matmul_gflops(precision.removeprefix("mixed_"), repeats)
             with tempfile.TemporaryDirectory() as folder:
-                split = equally_long(workload, Path(folder))
+                split = equal_length_split(workload, Path(folder))
                 seconds = median_seconds(Training(workload, precision, split), repeats)
                 row = {"size": size} | figures(workload, precision, seconds, matmul)
                 if account:
-                    row |= _account(workload, precision, split, seconds, matmul, repeats)
+                    row |= _breakdown(workload, precision, split, seconds, matmul, repeats)
             yield row
 
 
 def figures(workload: Workload, precision: str, seconds: float, matmul: float) -> Row:
-    """What is told of a step that takes so many seconds, beside a product at `matmul` GFLOP/s."""
+    """Return the figures of a training step.
+
+    Args:
+        workload: The model and its batches.
+        precision: "float32" or "mixed_bfloat16".
+        seconds: Duration of a step.
+        matmul: Speed of a product of two 4,096 x 4,096 matrices in GFLOP/s.
+
+    Returns:
+        Target tokens per second, milliseconds of a step, its speed `gflops` in GFLOP/s, and
+        `matmul_share`, that speed over `matmul_gflops`.
+    """
     gflops = workload.flops / seconds / 1e9
     return {
         "precision": precision.removeprefix("mixed_"),
@@ -90,12 +106,12 @@ def figures(workload: Workload, precision: str, seconds: float, matmul: float) -
 
 
 class Training:
-    """Called, it fetches a batch of the split and makes a step, and waits for its loss.
+    """A Trainer on a split; a call fetches a batch, makes a step and waits for the loss.
 
     Args:
-        workload: The model; its batches must be those of the split.
-        precision: Of the products.
-        split: The text.
+        workload: The model and its batches, which must be the split's.
+        precision: Precision of the matrix products.
+        split: The training text.
     """
 
     def __init__(self, workload: Workload, precision: str, split: EncodedSplit):
@@ -118,12 +134,15 @@ class Training:
         self.batches = itertools.chain.from_iterable(epochs)
 
     def __call__(self) -> Any:
-        """float32 [3], see `Trainer.step`."""
+        """Make a step and return the sums of `Trainer.step`: float32 [3]."""
         return self.trainer.step(*next(self.batches)).numpy()
 
 
-def equally_long(workload: Workload, folder: Path) -> EncodedSplit:
-    """Pairs of random pieces and EOS, `_BATCHES` batches, as preparation leaves them on disk."""
+def equal_length_split(workload: Workload, folder: Path) -> EncodedSplit:
+    """Write a split of `_BATCHES` batches, in which all sentences have one length, and load it.
+
+    Sentences are random pieces and EOS.
+    """
     pairs, length = _BATCHES * workload.batch, workload.length
     ids = np.random.default_rng(0).integers(3, workload.rows, (pairs * 2, length), np.uint16)
     ids[:, -1] = _EOS
@@ -134,7 +153,7 @@ def equally_long(workload: Workload, folder: Path) -> EncodedSplit:
     return EncodedSplit.load(folder)
 
 
-def _account(
+def _breakdown(
     workload: Workload,
     precision: str,
     split: EncodedSplit,
@@ -142,26 +161,31 @@ def _account(
     matmul: float,
     repeats: int,
 ) -> Row:
-    """Milliseconds of a step that go away with a part of it; what is left is not shared out.
+    """Return the milliseconds that parts of a step take. They need not add up to the step.
 
-    `products_ms`: its products with weights at the speed of the large one. `attention_ms`: the same
-    for those without. `dropout_ms`: less by that without dropout. `vocabulary_ms`: less by that
-    with a vocabulary of 128; the output matrix' products, which `output_products_ms` has at the
-    large one's speed, its update, and the loss. `pipeline_ms`: less by that with a batch at hand.
-    `optimizer_ms`: Adam by itself, on gradients at hand. `padding_share`: of the batches. And
-    memory, see `_memory`.
+    Returns:
+        `products_ms`: its products with weight matrices, at the speed of the large product.
+        `attention_ms`: attention's products without weights, at the same speed.
+        `dropout_ms`: time saved by training without dropout.
+        `vocabulary_ms`: time saved with a vocabulary of 128: the loss, and products and update of
+        the output matrix.
+        `output_products_ms`: the products of the output matrix, at the speed of the large product.
+        `pipeline_ms`: time saved by a step on a batch that is already in memory.
+        `optimizer_ms`: Adam's update alone, on constant gradients.
+        `padding_share`: share of padding in the batch.
+        The memory per token, see `_memory`.
     """
 
     def without(**changes: Any) -> float:
-        """Milliseconds saved by a workload that is changed so."""
+        """Return the milliseconds that a changed workload saves."""
         changed = workload._replace(**changes)
         with tempfile.TemporaryDirectory() as folder:
-            pairs = equally_long(changed, Path(folder))
+            pairs = equal_length_split(changed, Path(folder))
             return (seconds - median_seconds(Training(changed, precision, pairs), repeats)) * 1e3
 
     training = Training(workload, precision, split)
     batch = next(training.batches)
-    at_hand = median_seconds(lambda: training.trainer.step(*batch).numpy(), repeats)
+    in_memory = median_seconds(lambda: training.trainer.step(*batch).numpy(), repeats)
     shape = flops.positions([(workload.batch, workload.length, workload.length)])
     attention = flops.training_flops(workload.model, workload.rows, shape).attention
     output = workload.flops - workload._replace(rows=0).flops
@@ -174,14 +198,14 @@ def _account(
         "dropout_ms": without(model=no_dropout),
         "vocabulary_ms": without(rows=_FEW_ROWS),
         "output_products_ms": output / matmul / 1e6,
-        "pipeline_ms": (seconds - at_hand) * 1e3,
-        "optimizer_ms": median_seconds(_updates(training), repeats) * 1e3,
+        "pipeline_ms": (seconds - in_memory) * 1e3,
+        "optimizer_ms": median_seconds(_optimizer_update(training), repeats) * 1e3,
         "padding_share": 1 - tokens / cells,
     }
 
 
 def _memory(workload: Workload, precision: str) -> Row:
-    """Bytes of memory by which each token of a side adds to a step's, from half a batch on."""
+    """Return the bytes that a token per side adds to a step, from half a batch to a whole one."""
     model, rows, train = workload.model, workload.rows, config.Train(precision=precision)
     sizes = (workload.batch // 2, workload.batch)
     shapes = [(pairs, workload.length, workload.length) for pairs in sizes]
@@ -194,8 +218,8 @@ def _memory(workload: Workload, precision: str) -> Row:
     }
 
 
-def _updates(training: Training) -> Callable[[], Any]:
-    """A function that lets the optimizer make an update, all gradients 0.001."""
+def _optimizer_update(training: Training) -> Callable[[], Any]:
+    """Return a function that makes an optimizer update with all gradients 0.001."""
     import tensorflow as tf
 
     trainer, variables = training.trainer, training.model.trainable_variables

@@ -1,10 +1,10 @@
-"""Compare the pieces learnt here with what other trainers learn from the same text.
+"""Compare this package's vocabulary with those that other trainers learn from the same text.
 
-A word is what stands between white space in the text as it is, for every trainer alike; EOS is not
-counted. Each trainer cuts text up in its own usual way before it learns: Sennrich's original gets
-Moses tokens (with English abbreviations, whatever the language), WordPiece splits off punctuation
-as BERT does, byte-level BPE as GPT-2 does, sentencepiece only where the script changes. Seconds are
-those of learning alone, after the files are read and tokenised.
+For all trainers a word is a white-space-separated part of the raw text; EOS is not counted. Before
+learning each trainer splits text in its usual way: Sennrich's original gets Moses tokens (with
+English abbreviations, whatever the language), WordPiece splits off punctuation like BERT,
+byte-level BPE like GPT-2, and sentencepiece splits only where the script changes. Seconds are the
+learning alone, after the files are read and tokenised.
 """
 
 import importlib.util
@@ -21,18 +21,18 @@ from pipelines.sources.text_files import lines
 from pipelines.vocabulary import Vocabulary
 
 Row = dict[str, float | int | str]
-Cut = Callable[[str], Iterable[tuple[int, int]]]
+Segment = Callable[[str], Iterable[tuple[int, int]]]
 
 _SPECIALS = ["<pad>", "</s>", "<unk>"]
-_CONTROL = dict.fromkeys(range(0x20), " ")  # Moses drops them, and words could not be told apart
+_CONTROL = dict.fromkeys(range(0x20), " ")  # Moses deletes them, which could join two words
 
 
-class Learnt(NamedTuple):
-    """What a trainer found."""
+class Learned(NamedTuple):
+    """A vocabulary that a trainer has learned."""
 
-    pieces: int
-    seconds: float
-    cut: Cut  # for each word of a line: its pieces, and how many of them are bytes or unknown
+    pieces: int  # size of the vocabulary
+    seconds: float  # time to learn it
+    segment: Segment  # line -> for each word (number of pieces, how many are bytes or unknown)
 
 
 def rows(
@@ -41,30 +41,35 @@ def rows(
     test_files: Sequence[str | Path],
     size: int,
 ) -> Iterator[Row]:
-    """One row for each of `TRAINERS`.
+    """Yield a row for each of `TRAINERS`.
 
     Args:
-        source_files: text to learn from, one sentence a line.
-        target_files: more of it, in the other language.
-        test_files: the text that is counted, in both languages.
-        size: the number of pieces to learn. A peer that finds fewer has fewer in its row.
+        source_files: Source side of the training text, one sentence per line.
+        target_files: Target side of the training text.
+        test_files: Text of both languages, on which the figures are computed.
+        size: Number of pieces to learn. Other trainers may find fewer, and their rows say so.
+
+    Yields:
+        `pieces` in the vocabulary, `pieces_per_word`, the share of `one_piece_words`,
+        `bytes_or_unknown_per_1000` pieces, and the `seconds` of learning.
 
     Raises:
-        BadInput: a file cannot be used, the text cannot fill `size` for ours, a library is missing.
+        BadInput: A file cannot be used, a library is missing, or the text has too few pieces for a
+            vocabulary of `size`.
     """
     _check_peers()
     text, test = _read([*source_files, *target_files]), _read(test_files)
     for name, learn in TRAINERS.items():
-        learnt = learn(text, size)
-        words = [word for line in test for word in learnt.cut(line)]
+        learned = learn(text, size)
+        words = [word for line in test for word in learned.segment(line)]
         pieces = sum(count for count, _ in words)
         yield {
             "trainer": name,
-            "pieces": learnt.pieces,
+            "pieces": learned.pieces,
             "pieces_per_word": pieces / len(words),
             "one_piece_words": sum(count == 1 for count, _ in words) / len(words),
-            "bytes_or_unknown_per_1000": 1000 * sum(odd for _, odd in words) / pieces,
-            "seconds": learnt.seconds,
+            "bytes_or_unknown_per_1000": 1000 * sum(fallbacks for _, fallbacks in words) / pieces,
+            "seconds": learned.seconds,
         }
 
 
@@ -72,7 +77,7 @@ def _check_peers() -> None:
     for library in ("tokenizers", "subword_nmt"):
         if importlib.util.find_spec(library) is None:
             raise BadInput(
-                f"the library {library} is not installed; wanted the trainers to compare with: "
+                f"the library {library} is not installed; wanted all trainers to compare with: "
                 'pip install "t2t_repro[peers]"'
             )
 
@@ -81,27 +86,31 @@ def _read(files: Iterable[str | Path]) -> list[str]:
     return [line.translate(_CONTROL) for file in files for line in lines(file)]
 
 
-def _each_word(pieces: Callable[[str], list], is_odd: Callable[[Any], bool]) -> Cut:
-    """For trainers to which a word is the same in every sentence."""
+def _each_word(pieces: Callable[[str], list], is_fallback: Callable[[Any], bool]) -> Segment:
+    """Return a `Segment` for a trainer that segments a word the same way in every sentence."""
 
     @cache
-    def cut(word: str) -> tuple[int, int]:
+    def segment(word: str) -> tuple[int, int]:
         found = pieces(word)
-        return len(found), sum(map(is_odd, found))
+        return len(found), sum(map(is_fallback, found))
 
-    return lambda line: map(cut, line.split())
+    return lambda line: map(segment, line.split())
 
 
-def _learn_ours(text: list[str], size: int) -> Learnt:
+def _learn_ours(text: list[str], size: int) -> Learned:
     began = time.perf_counter()
     vocabulary = Vocabulary.learn(text, size)
     seconds = time.perf_counter() - began
-    cut = _each_word(lambda word: vocabulary.encode([word])[0][:-1], range(3, 3 + 256).__contains__)
-    return Learnt(vocabulary.size, seconds, cut)
+    is_byte = range(3, 3 + 256).__contains__
+    segment = _each_word(lambda word: vocabulary.encode([word])[0][:-1], is_byte)
+    return Learned(vocabulary.size, seconds, segment)
 
 
-def _learn_unigram(text: list[str], size: int) -> Learnt:
-    """Kudo 2018 (arXiv:1804.10959), with the normalisation and the bytes that ours has."""
+def _learn_unigram(text: list[str], size: int) -> Learned:
+    """Learn a unigram model (Kudo 2018, arXiv:1804.10959).
+
+    Normalisation and byte fallback are those of this package's vocabulary.
+    """
     import sentencepiece
 
     model = io.BytesIO()
@@ -113,18 +122,21 @@ def _learn_unigram(text: list[str], size: int) -> Learnt:
         vocab_size=size,
         byte_fallback=True,
         character_coverage=0.9999,
-        hard_vocab_limit=False,  # as many as there are, like the others
+        hard_vocab_limit=False,  # a short text may give fewer pieces, as with the others
         max_sentence_length=1 << 30,
         minloglevel=2,
     )
     seconds = time.perf_counter() - began
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    cut = _each_word(processor.encode, processor.is_byte)
-    return Learnt(processor.get_piece_size(), seconds, cut)
+    segment = _each_word(processor.encode, processor.is_byte)
+    return Learned(processor.get_piece_size(), seconds, segment)
 
 
-def _learn_byte_level(text: list[str], size: int) -> Learnt:
-    """BPE over bytes as in GPT-2; odd are pieces that begin or end inside a character."""
+def _learn_byte_level(text: list[str], size: int) -> Learned:
+    """Learn BPE over bytes, as in GPT-2.
+
+    Pieces that begin or end inside a character count as bytes.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer, level = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -139,8 +151,11 @@ def _learn_byte_level(text: list[str], size: int) -> Learnt:
     return _hugging_face(tokenizer, trainer, text, lambda piece: "\ufffd" in decode([piece]))
 
 
-def _learn_word_piece(text: list[str], size: int) -> Learnt:
-    """As in BERT, with its case kept; a word with one unknown character is unknown altogether."""
+def _learn_word_piece(text: list[str], size: int) -> Learned:
+    """Learn WordPiece as in BERT, but cased.
+
+    A word with an unknown character is one unknown piece.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
@@ -153,20 +168,20 @@ def _learn_word_piece(text: list[str], size: int) -> Learnt:
 
 
 def _hugging_face(
-    tokenizer: Any, trainer: Any, text: list[str], is_odd: Callable[[str], bool]
-) -> Learnt:
+    tokenizer: Any, trainer: Any, text: list[str], is_fallback: Callable[[str], bool]
+) -> Learned:
     began = time.perf_counter()
     tokenizer.train_from_iterator(text, trainer)
     seconds = time.perf_counter() - began
-    cut = _each_word(lambda word: tokenizer.encode(word).tokens, is_odd)
-    return Learnt(tokenizer.get_vocab_size(), seconds, cut)
+    segment = _each_word(lambda word: tokenizer.encode(word).tokens, is_fallback)
+    return Learned(tokenizer.get_vocab_size(), seconds, segment)
 
 
-def _learn_subword_nmt(text: list[str], size: int) -> Learnt:
-    """Sennrich et al. 2016 (arXiv:1508.07909), over Moses tokens.
+def _learn_subword_nmt(text: list[str], size: int) -> Learned:
+    """Learn BPE as in Sennrich et al. 2016 (arXiv:1508.07909), over Moses tokens.
 
-    `size` are characters and merges; the pieces are what they cut the training text into, as its
-    users count them, and any other is unknown.
+    `size` counts characters and merges. As usual with subword-nmt, the vocabulary is the set of
+    pieces that occur in the segmented training text, and all other pieces are unknown.
     """
     from sacremoses import MosesTokenizer
     from subword_nmt.apply_bpe import BPE
@@ -177,24 +192,24 @@ def _learn_subword_nmt(text: list[str], size: int) -> Learnt:
     codes = io.StringIO()
     table = (f"{token} {count}\n" for token, count in counts.items())
     began = time.perf_counter()
-    learn_bpe(table, codes, size, is_dict=True, total_symbols=True)  # draws its own progress
+    learn_bpe(table, codes, size, is_dict=True, total_symbols=True)  # shows a progress bar
     seconds = time.perf_counter() - began
     bpe = BPE(codes)
     known = {piece for token in counts for piece in bpe.segment_tokens([token])}
 
-    def cut(line: str) -> Iterator[tuple[int, int]]:
+    def segment(line: str) -> Iterator[tuple[int, int]]:
         tokens = iter(moses.tokenize(line, escape=False))
-        for word in line.split():  # no token reaches across white space, and none is rewritten
-            own: list[str] = []
-            while sum(map(len, own)) < len(word):
-                own.append(next(tokens))
-            pieces = bpe.segment_tokens(own)
+        for word in line.split():  # no token crosses white space, and none is rewritten
+            word_tokens: list[str] = []
+            while sum(map(len, word_tokens)) < len(word):
+                word_tokens.append(next(tokens))
+            pieces = bpe.segment_tokens(word_tokens)
             yield len(pieces), sum(piece not in known for piece in pieces)
 
-    return Learnt(len(known), seconds, cut)
+    return Learned(len(known), seconds, segment)
 
 
-TRAINERS: dict[str, Callable[[list[str], int], Learnt]] = {
+TRAINERS: dict[str, Callable[[list[str], int], Learned]] = {
     "ours": _learn_ours,
     "sentencepiece unigram": _learn_unigram,
     "tokenizers byte-level BPE": _learn_byte_level,

@@ -1,6 +1,8 @@
-"""Text in, text out: the tokenizer, the one decoder and the detokenizer in one graph.
+"""Translation from text to text: tokenizer, decoder and detokenizer in one graph.
 
-In-training BLEU, `evaluate` and `translate` call this object, and `export` saves it.
+In-training BLEU, `evaluate` and `translate` call the `Translator`, and `export` saves it.
+
+Axes: b batch, n strings, s source positions, t target positions, m beam.
 """
 
 import typing
@@ -18,7 +20,7 @@ from t2t_repro.model.transformer import Transformer
 
 Outputs = dict[str, tf.Tensor]
 Translate = Callable[..., Outputs]  # called as translate(text=<string [b]>)
-Finish = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) -> answer, string [b] all
+Postprocess = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) -> output, string [n]
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
@@ -28,21 +30,19 @@ class Line(typing.NamedTuple):
     """A translation of one line."""
 
     translation: str
-    score: float
-    cut: bool
+    score: float  # log-probability over length penalty
+    cut: bool  # whether the source was too long and lost its end
 
 
 class IdsTranslator(tf.Module):
-    """A model with its decode settings, from ids to ids: TensorFlow's own operations alone.
-
-    Axes: b batch, s source, t target, m beam.
+    """A model with its decode settings, from ids to ids, in TensorFlow's own operations alone.
 
     Args:
-        model: Its weights are kept alive, and stored by SavedModel.
-        vocabulary: What may be produced.
+        model: The model. Its weights are kept alive, and stored by SavedModel.
+        vocabulary: The vocabulary, which knows the pieces that may be produced.
         config: The decode settings.
-        weights: Type the weights are kept in. "bfloat16" copies them at half the size; each call
-            widens them, and the graph computes in the model's own precision.
+        weights: The type that the weights are kept in. "bfloat16" copies them at half the size;
+            each call widens them, and the graph computes in the model's own precision.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class IdsTranslator(tf.Module):
 
     @tf.function(input_signature=[_IDS])
     def translate_ids(self, ids: tf.Tensor) -> Outputs:
-        """Source ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
+        """Decode ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
         target, scores = self.decode(ids)
         return {"ids": target[:, 0], "score": scores[:, 0]}
 
     def _decoder(
         self, model: Transformer, vocabulary: Vocabulary, config: Decode, n_best: int = 1
     ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-        """`make_decoder` with the weights held here, as one function for several signatures."""
+        """Call `make_decoder` with the weights held here: one function for several signatures."""
         search = make_decoder(model, config, vocabulary.producible, EOS, n_best=n_best)
 
         @tf.function(input_signature=[_IDS])
@@ -78,12 +78,15 @@ class IdsTranslator(tf.Module):
 
 
 class Translator(IdsTranslator):
-    """The same with the vocabulary, from text to text.
+    """An `IdsTranslator` with the tokenizer in its graph, from text to text.
 
     Args:
-        model, vocabulary, config, weights: As of `IdsTranslator`.
-        finish: Makes the answer of the source and the target, by TensorFlow's own operations; None
-            answers the target itself, which is what is scored.
+        model: As for `IdsTranslator`.
+        vocabulary: As for `IdsTranslator`.
+        config: As for `IdsTranslator`.
+        weights: As for `IdsTranslator`.
+        postprocess: Makes the output from the source and the target, in TensorFlow's own
+            operations; None outputs the target itself, which is what the scores are about.
     """
 
     def __init__(
@@ -92,22 +95,22 @@ class Translator(IdsTranslator):
         vocabulary: Vocabulary,
         config: Decode,
         weights: str = "float32",
-        finish: Finish | None = None,
+        postprocess: Postprocess | None = None,
     ):
         super().__init__(model, vocabulary, config, weights)
         self.vocabulary = vocabulary
-        self.finish = finish
+        self.postprocess = postprocess
         self.tokenizer = vocabulary.tokenizer  # a resource of the graph; saved with the module
         self.max_source_length = config.max_source_length
         self.decode_beam = self._decoder(model, vocabulary, config, config.beam_size)
 
     def __call__(self, text: tf.Tensor) -> Outputs:
-        """`translate`, from an object that holds the weights alive."""
+        """Call `translate`; the object keeps the weights alive, which its method does not."""
         return self.translate(text)
 
     @tf.function(input_signature=[_TEXT])
     def translate(self, text: tf.Tensor) -> Outputs:
-        """Strings [b] -> their best translations.
+        """Translate strings [b].
 
         Returns:
             `translation` string [b], `score` float32 [b] (log-probability over length penalty), and
@@ -117,19 +120,19 @@ class Translator(IdsTranslator):
         source, empty, cut = self._encode(text)
         ids, scores = self.decode(source)
         return {
-            "translation": self._answer(text, empty, ids[:, 0]),
+            "translation": self._output(text, empty, ids[:, 0]),
             "score": tf.where(empty, 0.0, scores[:, 0]),
             "cut": cut,
         }
 
     @tf.function(input_signature=[_TEXT])
     def nbest(self, text: tf.Tensor) -> Outputs:
-        """Strings [b] -> the whole beam of each, best first.
+        """Translate strings [b] and return the whole beam of each, best first.
 
         Returns:
-            `translations` string [b, m], `scores` float32 [b, m], `cut` as of `translate`. A search
-            that ended with fewer than m hypotheses fills up with empty ones of score -1e9; so
-            does white space, whose one translation is the empty string.
+            `translations` string [b, m], `scores` float32 [b, m], `cut` as from `translate`. If the
+            search found fewer than m hypotheses, the last are empty with a score of -1e9. White
+            space has one translation, the empty string, and is filled up likewise.
         """
         source, empty, cut = self._encode(text)
         ids, scores = self.decode_beam(source)
@@ -137,21 +140,21 @@ class Translator(IdsTranslator):
         only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
         scores = tf.where(empty[:, None], only_one, scores)
         rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
-        answers = self._answer(tf.repeat(text, beam_size), tf.repeat(empty, beam_size), rows)
-        translations = tf.reshape(answers, (-1, beam_size))  # [b, m]
+        outputs = self._output(tf.repeat(text, beam_size), tf.repeat(empty, beam_size), rows)
+        translations = tf.reshape(outputs, (-1, beam_size))  # [b, m]
         return {
             "translations": tf.where(scores > IMPOSSIBLE, translations, ""),
             "scores": scores,
             "cut": cut,
         }
 
-    def _answer(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Source text [n], which is blank [n], target ids [n, t] -> string [n]."""
+    def _output(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """Make strings [n] of target ids [n, t]; `empty` [n] marks source texts [n] of no word."""
         target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
-        return self.finish(text, target) if self.finish else target
+        return self.postprocess(text, target) if self.postprocess else target
 
     def _encode(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Strings [b] -> source ids [b, s], which rows are blank [b], which were cut [b]."""
+        """Encode strings [b] -> (ids [b, s], whether blank bool [b], whether cut bool [b])."""
         pieces = self.vocabulary.encode_graph(text)
         cut = pieces.row_lengths() > self.max_source_length
         kept = pieces[:, : self.max_source_length].to_tensor(PAD)  # [b, s]
@@ -161,33 +164,33 @@ class Translator(IdsTranslator):
 
 
 _BATCH_LINES = 64
-# Source bytes of a batch, padding counted. A piece is a byte or more but where NFKC spells out a
-# compatibility character, so that this bounds the cache of very long lines.
+# Source bytes of a batch, with padding. A piece has at least one byte, except where NFKC spells out
+# a compatibility character, so this bounds the cache of very long lines.
 _BATCH_BYTES = 16_384
 
 
 def translate_lines(
     translate: Translate, lines: Iterable[str], window: int = 4096
 ) -> Iterator[Line]:
-    """One result a line, in order, in constant memory.
+    """Yield one translation per line, in order, in constant memory.
 
     Args:
         translate: A `Translator`, or the `serving_default` signature of an export.
         lines: Text of any length.
-        window: Lines read before the first is answered. They are sorted by length before they are
-            cut into batches, so that a batch holds little padding.
+        window: Lines read before the first result. They are sorted by length before they are cut
+            into batches, so that a batch holds little padding.
     """
     for text, score, cut in _by_line(translate, lines, window, Line._fields):
         yield Line(text.decode(), float(score), bool(cut))
 
 
 def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> Iterator[list[Line]]:
-    """The whole beam of each line, best first; otherwise like `translate_lines`.
+    """Yield the whole beam of each line, best first, in order, in constant memory.
 
     Args:
-        nbest: The `nbest` of a `Translator`, or that signature of an export.
+        nbest: The `nbest` method of a `Translator`, or the `nbest` signature of an export.
         lines: Text of any length.
-        window: Lines read before the first is answered.
+        window: Lines read before the first result.
     """
     for texts, scores, cut in _by_line(nbest, lines, window, ("translations", "scores", "cut")):
         yield [
@@ -199,7 +202,7 @@ def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> I
 def _by_line(
     function: Translate, lines: Iterable[str], window: int, names: tuple[str, ...]
 ) -> Iterator[tuple[typing.Any, ...]]:
-    """The rows of the named outputs, a tuple for every line, in order."""
+    """Yield the rows of the named outputs, one tuple per line, in order."""
     iterator = iter(lines)
     while chunk := list(islice(iterator, window)):
         results: dict[int, tuple[typing.Any, ...]] = {}
@@ -211,7 +214,7 @@ def _by_line(
 
 
 def _batches_by_length(lines: list[str]) -> Iterator[list[int]]:
-    """Indices of the lines, longest first, so that memory is at its peak at once."""
+    """Yield indices of lines in batches, longest first: the first batch needs most memory."""
     lengths = [len(line.encode(errors="replace")) for line in lines]
     order = sorted(range(len(lines)), key=lambda index: -lengths[index])
     while order:

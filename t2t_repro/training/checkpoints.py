@@ -13,18 +13,18 @@ from t2t_repro.model.transformer import Transformer
 
 
 class Checkpoints:
-    """The checkpoints of one run: model, optimizer and place in the data, in one step's state.
+    """The checkpoints of one run: model, optimizer and place in the data after some step.
 
-    Files are <directory>/step-<n>.index and .data-*; TensorFlow writes them under other names and
-    renames them, and notes the newest last, so that a kill leaves the one before in force.
+    Files are <directory>/step-<n>.index and .data-*. TensorFlow writes them under other names,
+    renames them, and records the newest last, so that after a kill the one before is in force.
 
     Args:
         directory: <work directory>/checkpoints.
-        keep: How many are kept, the last ones.
-        model: Its weights are saved by name, and the states of its dropout's random numbers.
-        optimizer: Its moments and count of updates are saved.
+        keep: Checkpoints to keep, the last ones.
+        model: The model, whose weights are saved by name, with the random states of its dropout.
+        optimizer: The optimizer, whose moments and count of updates are saved.
         position: The place in the data.
-        seconds: Spent on training.
+        seconds: Seconds spent on training.
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class Checkpoints:
         )
 
     def save(self, step: int) -> None:
-        """Writes the state after `step` updates; raises BadInput if there is no room for it."""
+        """Write the state after `step` updates; raises BadInput if there is no room for it."""
         try:
             self._manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             directory = self._manager.directory
             raise BadInput(
                 f"{directory}: the checkpoint of step {step} could not be written: "
-                f"{_first_line(error)} Make room and run the same command again; it goes on from "
+                f"{_first_line(error)} Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
 
     def restore_latest(self) -> bool:
-        """Restores the newest checkpoint; False if there is none yet.
+        """Restore the newest checkpoint; return False if there is none yet.
 
         Raises:
             BadInput: the checkpoint is damaged or belongs to a model of another shape.
@@ -79,10 +79,10 @@ class Checkpoints:
 
 
 def average_last(model: Transformer, directory: Path, last: int) -> int:
-    """Sets the model's weights to the mean of the last `last` checkpoints (section 6.1).
+    """Set the model's weights to the mean of the last `last` checkpoints (section 6.1).
 
     Returns:
-        How many were averaged: fewer than `last` if the run has fewer.
+        The number of averaged checkpoints, fewer than `last` if the run has fewer.
 
     Raises:
         BadInput: there is no checkpoint, or one is damaged or of another shape.
@@ -106,20 +106,20 @@ def average_last(model: Transformer, directory: Path, last: int) -> int:
 
 
 def last_step(directory: Path) -> int:
-    """The step whose state the newest checkpoint has; 0 if there is none."""
+    """Return the step of the newest checkpoint, or 0 if there is none."""
     path = tf.train.latest_checkpoint(str(directory))
     return int(path.rpartition("-")[2]) if path else 0
 
 
 def _by_name(model: Transformer) -> dict[str, tf.Variable]:
-    """Trainable weights by path, such as "transformer/encoder_0/self_attention/query/kernel"."""
+    """Index trainable weights by path, as "transformer/encoder_0/self_attention/query/kernel"."""
     named = {weight.path: weight.value for weight in model.trainable_variables}
     assert len(named) == len(model.trainable_variables), "two weights of one name"
     return named
 
 
 def _state(directory: Path) -> Any:
-    """What the file <directory>/checkpoint says of the checkpoints; None without it."""
+    """Read the list of checkpoints in <directory>/checkpoint; None if there is no such file."""
     try:
         return tf.train.get_checkpoint_state(str(directory))
     except (tf.errors.OpError, ValueError) as error:
@@ -130,6 +130,7 @@ def _state(directory: Path) -> Any:
 
 
 def _restore(checkpoint: tf.train.Checkpoint, path: str, weights: dict[str, tf.Variable]) -> None:
+    """Restore a checkpoint; raises BadInput if it is damaged or has other weights."""
     try:
         status = checkpoint.restore(path)
         status.assert_existing_objects_matched()

@@ -1,4 +1,4 @@
-"""Scores on the dev set during training, by real decoding, and all of TensorBoard."""
+"""Dev scores during training, by real decoding, and everything that TensorBoard shows."""
 
 import sys
 from functools import cached_property
@@ -21,18 +21,18 @@ _SAMPLES = 5  # translations shown as text in TensorBoard
 _DRAWN_PIECES = 40  # at most, on each side of the pair whose attention is drawn
 
 
-class Validation:
-    """What a run writes to TensorBoard, and its dev scores after each checkpoint.
+class DevScores:
+    """The scores of a run on its dev set after each checkpoint, and its TensorBoard event file.
 
-    Of several workers only the chief writes and translates; the perplexity they find together.
+    All workers compute the perplexity together; only the chief translates and writes.
 
     Args:
         config: The run's configuration.
-        problem: Its problem.
-        trainer: For the perplexity.
-        translator: For the translations.
+        problem: The run's problem.
+        trainer: Computes the perplexity.
+        translator: Translates the first `eval_sentences` dev sentences.
         dev: The dev pairs as ids; perplexity is over all of them.
-        workdir: Where the event files go.
+        workdir: The directory of the event file.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Validation:
 
     @cached_property
     def writer(self) -> tf.summary.SummaryWriter:
-        """The event file; none is made until there is something to write."""
+        """The writer of the event file, which is made when there is something to write."""
         return tf.summary.create_file_writer(str(self.workdir))
 
     @cached_property
     def drawn(self) -> list[list[int]] | None:
-        """The ids of the first dev pair that is short enough to be drawn, the same at each step."""
+        """The ids of the first dev pair that is short enough to draw, the same at each step."""
         for pair in self.pairs:
             both = self.translator.vocabulary.encode([pair["source"], pair["target"]])
             if max(map(len, both)) <= _DRAWN_PIECES:
@@ -66,15 +66,18 @@ class Validation:
         return None
 
     def report(self, step: int, values: dict[str, float]) -> None:
-        """Training values: train/<name>."""
+        """Write training statistics to TensorBoard as train/<name>."""
         self._write(step, {f"train/{name}": value for name, value in values.items()})
 
     def validate(self, step: int) -> None:
-        """Dev perplexity, BLEU of the current weights, samples as text, attention as a picture."""
+        """Write dev perplexity, the main score, sample translations and a picture of attention.
+
+        All are of the current weights, without averaging.
+        """
         batches = each_pair_once(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
         if not self.is_chief:
-            return  # it waits in its next step for the chief
+            return  # the next step waits for the chief
         if self.pairs:
             name, value = self._translate(step)
             values[f"dev/{name}"] = value
@@ -85,17 +88,17 @@ class Validation:
         tqdm.write(f"step {step:,}: {shown}", file=sys.stderr)
 
     def _translate(self, step: int) -> tuple[str, float]:
-        """The problem's main score: (name, value)."""
-        lines = [pair["source"] for pair in self.pairs]
-        hypotheses = [result.translation for result in translate_lines(self.translator, lines)]
-        references = [pair["target"] for pair in self.pairs]
+        """Translate the dev sentences and return the problem's main score: (name, value)."""
+        sources, references = ([pair[side] for pair in self.pairs] for side in ("source", "target"))
+        hypotheses = [line.translation for line in translate_lines(self.translator, sources)]
         with self.writer.as_default(step):
-            tf.summary.text("dev/samples", _table(lines, references, hypotheses))
-        name, value = next(iter(self.problem.score(hypotheses, references, self.config).items()))
+            tf.summary.text("dev/samples", _table(sources, references, hypotheses))
+        scores = self.problem.score(hypotheses, references, self.config, sources)
+        name, value = next(iter(scores.items()))
         return name, float(value)
 
     def _draw(self, step: int, source: list[int], target: list[int]) -> None:
-        """Where each target piece's heads look in the source: how an alignment is learnt."""
+        """Draw where each target piece's heads look in the source: how an alignment is learnt."""
         from t2t_repro.paper.attention_picture import picture  # takes half a second, by matplotlib
 
         figure = attention_figure(self.trainer.model, self.translator.vocabulary, source, target)
@@ -113,7 +116,7 @@ class Validation:
 
 
 def each_pair_once(split: EncodedSplit, config: Config) -> tf.data.Dataset:
-    """Every pair of a split once, in batches of the training size."""
+    """Return every pair of a split once, in batches of the training size."""
     data = config.data
     batching = Batching(
         split,
@@ -126,7 +129,7 @@ def each_pair_once(split: EncodedSplit, config: Config) -> tf.data.Dataset:
 
 
 def _table(*columns: list[str]) -> str:
-    """The first samples as a Markdown table: source, reference, translation."""
+    """Format the first samples as a Markdown table: source, reference, translation."""
     rows = [[cell.replace("|", "\\|") for cell in row] for row in zip(*columns, strict=True)]
     head = [["source", "reference", "translation"], ["---"] * 3]
     return "\n".join("| " + " | ".join(row) + " |" for row in head + rows[:_SAMPLES])

@@ -21,30 +21,30 @@ from t2t_repro.distributed.machine import matmul_gflops
 from t2t_repro.distributed.strategy import device_names
 from t2t_repro.paper import cost
 from t2t_repro.training.checkpoints import Checkpoints
-from t2t_repro.training.step_stats import Interval
+from t2t_repro.training.step_stats import StepStats
 from t2t_repro.training.trainer import Trainer
 
 Report = Callable[[int, dict[str, float]], None]  # (step, {name: value})
 
 
 class Stopped(Exception):
-    """Training was stopped by Ctrl-C or SIGTERM, after a checkpoint."""
+    """Raised when Ctrl-C or SIGTERM has stopped training, after a checkpoint."""
 
 
 class Loop:
-    """Training up to `train_steps` updates, by this process or together with other workers.
+    """Training up to `train_steps` updates, in this process or together with other workers.
 
-    Every worker makes every step; the chief alone saves, and says what it does.
+    Every worker makes every step; only the chief saves checkpoints and prints progress.
 
     Args:
-        trainer: The step.
+        trainer: The training step.
         config: The run's configuration.
         batching: The training pairs.
         checkpoint_dir: <work directory>/checkpoints.
-        report: Called every `log_steps` with what `Interval.values` gives and the learning rate,
-            and after each checkpoint with the seconds that it took, and its dev scores.
+        report: Called every `log_steps` with the step statistics and the learning rate, and after
+            each checkpoint with the seconds that it and its dev scores took.
         validate: Called with the step after a checkpoint, if these calls have taken less than
-            `eval_share` of the time since the start, and after the last one.
+            `eval_share` of the time since the start, and after the last checkpoint.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Loop:
         self.trainer, self.config = trainer, config
         self.cluster = Cluster(trainer.strategy)
         self.batching, self.report, self.validate = batching, report, validate
-        # The place in the data: (epoch, batches of it already seen).
+        # The place in the data: (epoch, batches of this epoch that were handed out).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
-        # Of training, over all starts; without checkpoints, dev scores and what a kill has undone.
+        # Seconds of training, over all starts; without checkpoints, dev scores and lost steps.
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self.began = time.monotonic()  # of this start
-        self.validating = 0.0  # seconds of it
+        self.began = time.monotonic()  # when this process started to train
+        self.validating = 0.0  # seconds since then, spent on dev scores
         self.checkpoints = Checkpoints(
             checkpoint_dir,
             config.train.keep_checkpoints,
@@ -75,22 +75,22 @@ class Loop:
         )
 
     def run(self) -> None:
-        """Trains, going on from the newest checkpoint if there is one.
+        """Train, from the newest checkpoint if there is one.
 
         Raises:
-            Stopped: by Ctrl-C or SIGTERM to any worker; the state is saved.
+            Stopped: any worker received Ctrl-C or SIGTERM; the state is saved.
             BadInput: a checkpoint cannot be read or written, or the loss is not a number.
         """
         self.checkpoints.restore_latest()
-        self.trainer.part_dropout()
+        self.trainer.seed_replicas()
         step, last = int(self.trainer.optimizer.iterations.numpy()), self.config.train.train_steps
         self._check_place(step)
         if step >= last:
-            self._say(f"step {step:,} is done already; go on with --train_steps=N")
+            self._say(f"step {step:,} is done already; to train further, give --train_steps=N")
             return
         if step:
-            self._say(f"going on from step {step:,} of {last:,}")
-        # Drawn ten times a second for a person, twice a minute for a log file.
+            self._say(f"resuming from step {step:,} of {last:,}")
+        # Redrawn ten times a second on a terminal, twice a minute in a log file.
         interval = 0.1 if sys.stderr.isatty() else 30
         bar = tqdm(
             total=last,
@@ -106,20 +106,23 @@ class Loop:
 
     @cached_property
     def peak_tflops(self) -> float:
-        """Of all devices: by the data sheet of a known GPU, else of a product 1,024 wide here."""
+        """TFLOPS of all devices: from the data sheet of a known GPU, otherwise measured here.
+
+        What is measured is a product of two matrices 1,024 wide.
+        """
         precision, devices = self.config.train.precision, device_names(self.trainer.strategy)
         if known := cost.sustained(devices[0], precision):
             return known.tflops * len(devices) * self.cluster.size
         return matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3 * self.cluster.size
 
     def _check_place(self, step: int) -> None:
-        """Raises BadInput unless all workers go on from one step and train on the same pairs."""
+        """Raise BadInput unless all workers resume from one step and train on the same pairs."""
         mine = [step, *self.position.numpy(), len(self.batching.split)]
         every = self.cluster.share(*mine).numpy()
         for index, worker in enumerate(every):
             if list(worker) != list(every[0]):
                 raise BadInput(
-                    f"{self.cluster.names[index]} goes on from step {worker[0]} with {worker[-1]} "
+                    f"{self.cluster.names[index]} resumes from step {worker[0]} with {worker[-1]} "
                     f"pairs, {self.cluster.names[0]} from step {every[0][0]} with {every[0][-1]}; "
                     "--workdir must be one directory that all hosts share"
                 )
@@ -129,64 +132,72 @@ class Loop:
             print(message, file=sys.stderr)
 
     def _train(self, step: int, bar: tqdm, received: list[int]) -> None:
-        train, interval, saved = self.config.train, Interval(), time.monotonic()
+        train, stats, saved = self.config.train, StepStats(), time.monotonic()
         batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
-            interval.sums.append(self.trainer.step(*interval.fetch(batches)))
+            asked = time.monotonic()
+            source, target = next(batches)
+            stats.add_batch(source, target, waited=time.monotonic() - asked)
+            stats.add_step(self.trainer.step(source, target))
             step += 1
             bar.update()
             stopped, late = agreed(bool(received), self._is_late(saved))
             due = step == train.train_steps or stopped or late or self._is_counted(step)
             if due or step % train.log_steps == 0:  # also, so that no state with NaN is saved
-                self._log(step, interval, bar)
-                interval = Interval()
+                self._log(step, stats, bar)
+                stats = StepStats()
             if due:
-                began = time.monotonic()
-                self.cluster.by_chief(partial(self.checkpoints.save, step))
-                written = time.monotonic()
-                if stopped and step < train.train_steps:
-                    raise Stopped
-                if self._affords_scores(step):
-                    self.validate(step)
-                saved, interval = time.monotonic(), Interval()
-                self.validating += saved - written
-                spent = {"checkpoint_s": written - began, "dev_scores_s": saved - written}
-                self.report(step, spent)
+                self._save(step, stopped)
                 agreed.forget()
+                saved, stats = time.monotonic(), StepStats()
+
+    def _save(self, step: int, stopped: bool) -> None:
+        """Save a checkpoint and, as time allows, score it; raises Stopped after the save."""
+        began = time.monotonic()
+        self.cluster.by_chief(partial(self.checkpoints.save, step))
+        written = time.monotonic()
+        if stopped and step < self.config.train.train_steps:
+            raise Stopped
+        if self._affords_scores(step):
+            self.validate(step)
+        scored = time.monotonic()
+        self.validating += scored - written
+        self.report(step, {"checkpoint_s": written - began, "dev_scores_s": scored - written})
 
     def _affords_scores(self, step: int) -> bool:
-        """Whether the time allows for dev scores: by the chief's clock."""
+        """Return whether there is time for dev scores, by the chief's clock."""
         train, elapsed = self.config.train, time.monotonic() - self.began
         affords = step == train.train_steps or self.validating < train.eval_share * elapsed
         (chiefs, *_), *_ = self.cluster.share(affords).numpy()
         return bool(chiefs)
 
     def _is_counted(self, step: int) -> bool:
-        """Whether it is time for a checkpoint, by steps.
+        """Return whether it is time for a checkpoint, by steps.
 
-        A run that was stopped between two checkpoints has one more, and then the same as others.
+        A run that was stopped between two checkpoints has one more there, and later the same
+        checkpoints as an uninterrupted run.
         """
         every = self.config.train.checkpoint_steps
         return bool(every) and step % every == 0
 
     def _is_late(self, saved: float) -> bool:
-        """Whether it is time for a checkpoint, by minutes: by the chief's clock."""
+        """Return whether it is time for a checkpoint, by minutes, by the chief's clock."""
         train = self.config.train
         if train.checkpoint_steps or not self.cluster.is_chief:
             return False
         return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
-    def _log(self, step: int, interval: Interval, bar: tqdm) -> None:
+    def _log(self, step: int, stats: StepStats, bar: tqdm) -> None:
+        """Report the statistics of the steps up to `step`; raises BadInput if the loss is NaN."""
         model = self.trainer.model
-        rows = model.embedding.matrix.shape[0]
-        values = interval.values(model.config, rows, self.peak_tflops)  # waits for the steps
-        self.seconds.assign_add(time.monotonic() - interval.began)
+        values = stats.values(model.config, model.rows, self.peak_tflops)  # waits for the steps
+        self.seconds.assign_add(time.monotonic() - stats.began)
         if not np.isfinite(values["loss"]):
             raise BadInput(
                 f"the loss at step {step} is not a number; train in another --workdir with a lower "
                 "--learning_rate_scale or more --warmup_steps"
             )
-        rate = self.trainer.optimizer.learning_rate  # of the coming step
+        rate = self.trainer.optimizer.learning_rate  # of the next step
         self.report(step, values | {"learning_rate": float(rate)})
         bar.set_postfix_str(
             f"perplexity {values['perplexity']:.2f}, "
@@ -194,7 +205,7 @@ class Loop:
         )
 
     def _batches(self) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Batches from `position` on, for ever; `position` counts a batch when it is handed out."""
+        """Yield batches from `position` on, forever; `position` counts a batch as it is yielded."""
         epoch, first = self.position.numpy()
         while True:
             begun = int(self.trainer.optimizer.iterations.numpy()) - first
@@ -207,7 +218,7 @@ class Loop:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a step is never torn; a second one ends at once."""
+    """Collect SIGINT and SIGTERM, so that no step is torn; a second signal ends at once."""
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:

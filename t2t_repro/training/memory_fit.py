@@ -1,6 +1,6 @@
-"""How much memory a training step takes, by arithmetic and by trying one, and what fits.
+"""The memory of a training step, by arithmetic and by trial, and the micro-batches that fit.
 
-A step is tried in a process of its own, so that one that does not fit takes nothing with it.
+A step is tried in a process of its own: one that does not fit ends only that process.
 """
 
 import contextlib
@@ -16,56 +16,56 @@ from t2t_repro.config import AUTO, Config, Model, Train
 from t2t_repro.distributed.machine import linux_bytes
 from t2t_repro.model.flops import Shape, matrix_weights
 
-# Tried with so many more tokens than are asked for: the process that trains also holds the text,
+# Trials use this many times the tokens asked for, because the training process also holds the text
 # and buffers to exchange gradients with other GPUs.
 _MARGIN = 1.2
-# Of the memory left, what a trial on a CPU may take: thousands of steps leave more gaps than two.
+# Share of the free memory that a trial on a CPU may take: thousands of steps fragment memory more
+# than two steps do.
 _SHARE = 0.7
 
 
-def parts_of_batch(config: Config, replicas: int) -> int:
-    """Into how many parts each replica divides its share of a batch: at least `accumulate`.
+def count_micro_batches(config: Config, replicas: int) -> int:
+    """Return how many micro-batches each replica makes of its share: at least `accumulate`.
 
-    With `max_tokens_per_replica` at `auto` 1, 2, 4, ... times as many are tried on one device. The
-    batch is the worst that there can be: sentences of `max_length`, where attention's weights count
-    most.
+    With `max_tokens_per_replica` at `auto`, 1, 2, 4, ... times as many are tried on one device. The
+    tried batch is the worst case: sentences of `max_length`, where attention weights count most.
 
     Raises:
         BadInput: not even one sentence at a time fits.
     """
     train, data = config.train, config.data
-    parts, share = train.accumulate, -(-data.tokens_per_batch // replicas)
+    count, share = train.accumulate, -(-data.tokens_per_batch // replicas)
     if train.max_tokens_per_replica is None:
-        return parts
+        return count
     if train.max_tokens_per_replica != AUTO:
-        return max(parts, -(-share // train.max_tokens_per_replica))
+        return max(count, -(-share // train.max_tokens_per_replica))
     rows = config.model.embedding_rows or data.vocabulary_size
     length = min(data.max_length, share)
     while True:
-        pairs = max(1, round(_MARGIN * share / parts / length))
-        # And then sentences of another length: memory has gaps by then.
+        pairs = max(1, round(_MARGIN * share / count / length))
+        # Then sentences of another length: by that time memory is fragmented.
         shapes = (pairs, length, length), (2 * pairs, length // 2, length // 2)
         if try_step(config.model, rows, train, *shapes) is not None:
-            return parts
+            return count
         if pairs == 1:
             raise BadInput(
                 f"max_tokens_per_replica: not even one pair of {length} pieces fits into the "
                 "memory of this device; lower --max_length, or train a smaller model"
             )
-        parts *= 2
+        count *= 2
 
 
 def try_step(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
-    """The most bytes that training steps take on the first GPU, else the CPU; None: it fails.
+    """Return the peak bytes of training steps on the first GPU, else the CPU; None if they fail.
 
-    With weights, moments and gradients; on a CPU, where it is seen from the process's resident
-    memory, without what Python and TensorFlow take themselves.
+    The peak includes weights, moments and gradients. On a CPU it is read from the process's
+    resident memory, without the share of Python and TensorFlow themselves.
 
     Args:
-        model: The model.
-        rows: Of the shared matrix.
-        train: For its precision, and whether the step is compiled.
-        shapes: Of the batches of the steps, one after another.
+        model: The model's settings.
+        rows: Rows of the shared matrix.
+        train: Gives the precision, and whether the step is compiled.
+        shapes: Shapes of the batches, one step each.
     """
     context = multiprocessing.get_context("spawn")  # TensorFlow's threads do not survive a fork
     with ProcessPoolExecutor(1, context) as pool:
@@ -76,16 +76,17 @@ def try_step(model: Model, rows: int, train: Train, *shapes: Shape) -> int | Non
 
 
 def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
-    """What `try_step` should find, by arithmetic.
+    """Predict the bytes that `try_step` measures, by arithmetic.
 
-    The worst moment is the beginning of the backward pass. It finds the weights and Adam's two
-    moments, what the forward pass has kept, and two arrays over the vocabulary, softmax and the
-    gradient of the logits (with bfloat16 this one in both widths). Kept are, of each layer and
-    position: queries, keys, values and heads of attentions; the hidden layer of the feed-forward;
-    of an add and norm dropout's mask, a byte an element, the sum, what that is multiplied by, and
-    the output. And for each two positions that attention compares, its weight.
+    The peak is at the beginning of the backward pass. Memory then holds the weights and Adam's two
+    moments, the arrays that the forward pass keeps, and two arrays over the vocabulary: the softmax
+    and the gradient of the logits (with bfloat16 the gradient in both widths). For each layer and
+    position the forward pass keeps the queries, keys, values and heads of attentions; the hidden
+    layer of the feed-forward; and for each add and norm the dropout mask at one byte per element,
+    the sum, its scale factors, and the output. For each pair of positions that attention compares
+    it keeps the weight.
 
-    Measured on a CPU are 1.1 (base) to 1.4 times (tiny) that for a token.
+    On a CPU the measured bytes per token are 1.1 (base) to 1.4 times (tiny) the prediction.
     """
     pairs, source, target = shape
     width = 2 if precision.endswith("bfloat16") else 4  # bytes, of all but softmax and norms
@@ -102,8 +103,8 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
 
 
 def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
-    """In a process of its own."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what it has to say of a lack of memory
+    """Run the steps of `try_step`; called in a process of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silences complaints about lack of memory
     import tensorflow as tf
 
     from t2t_repro.model.transformer import Transformer
@@ -129,12 +130,12 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
 
 
 def _most_resident() -> int:
-    """The most bytes of memory that this program has had; `getrusage` has its parent's in it."""
+    """Return this process's peak resident bytes; `getrusage` would include the parent's."""
     return linux_bytes("/proc/self/status", "VmHWM")
 
 
 def _limit_memory() -> None:
-    """Makes allocations fail when memory is used up, instead of having the system kill someone."""
+    """Make allocations fail when memory is used up, before the system kills some process."""
     import resource  # not on Windows
 
     used = linux_bytes("/proc/self/status", "VmData")
@@ -146,7 +147,7 @@ def _limit_memory() -> None:
 
 
 def _available() -> int:
-    """Bytes that this machine, or the container, has left."""
+    """Return the free bytes of this machine, or of its container."""
     left = linux_bytes("/proc/meminfo", "MemAvailable")
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
         group = Path("/sys/fs/cgroup")

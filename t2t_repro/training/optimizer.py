@@ -3,18 +3,22 @@
 import keras
 
 from t2t_repro.config import Train
-from t2t_repro.training.schedule import NoamSchedule
+from t2t_repro.training.schedule import make_schedule
 
 
 def make_optimizer(
     config: Train, d_model: int, adam: type[keras.optimizers.Adam] = keras.optimizers.Adam
 ) -> keras.optimizers.Optimizer:
-    """Adam with the paper's constants and schedule (5.3); `adam` is how it computes."""
-    schedule = NoamSchedule(
-        d_model,
-        config.warmup_steps,
-        config.learning_rate_scale,
-        config.cooldown_share * config.train_steps,
-        config.train_steps,
+    """Make Adam with the paper's constants and schedule (5.3).
+
+    Args:
+        config: The training settings.
+        d_model: Width of the model, which the learning rate depends on.
+        adam: The implementation of Adam.
+    """
+    return adam(
+        make_schedule(config, d_model),
+        beta_1=config.beta_1,
+        beta_2=config.beta_2,
+        epsilon=config.epsilon,
     )
-    return adam(schedule, beta_1=config.beta_1, beta_2=config.beta_2, epsilon=config.epsilon)

@@ -1,7 +1,6 @@
-"""What happened between two TensorBoard points: the loss, the speed, and where the time went."""
+"""Statistics of the steps between two TensorBoard points: loss, throughput, and time per part."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,41 +9,40 @@ import tensorflow as tf
 from t2t_repro.config import Model
 from t2t_repro.model import flops
 
-Batch = tuple[tf.Tensor, tf.Tensor]  # source [b, s], target [b, t]
-
 
 @dataclass
-class Interval:
-    """Some steps of training."""
+class StepStats:
+    """Statistics of consecutive training steps."""
 
     sums: list[tf.Tensor] = field(default_factory=list)  # of Trainer.step; not waited for
     shapes: list[flops.Shape] = field(default_factory=list)
-    tokens: int = 0  # of both sides, PAD left out
+    tokens: int = 0  # of both sides, without padding
     waited: float = 0.0  # seconds, for batches
     began: float = field(default_factory=time.monotonic)
 
-    def fetch(self, batches: Iterator[Batch]) -> Batch:
-        """The next batch, and takes note of it."""
-        began = time.monotonic()
-        source, target = next(batches)
-        self.waited += time.monotonic() - began
+    def add_batch(self, source: tf.Tensor, target: tf.Tensor, waited: float) -> None:
+        """Count a batch, source [b, s] and target [b, t], that took `waited` seconds to fetch."""
+        self.waited += waited
         self.shapes.append((*source.shape, target.shape[1]))
         self.tokens += sum(int(np.count_nonzero(side)) for side in (source, target))
-        return source, target
+
+    def add_step(self, sums: tf.Tensor) -> None:
+        """Count a step by what `Trainer.step` returned, without waiting for it."""
+        self.sums.append(sums)
 
     def values(self, model: Model, rows: int, peak_tflops: float) -> dict[str, float]:
-        """What TensorBoard shows, once the last step is done.
+        """Wait for the last step, and compute what TensorBoard shows.
 
         Args:
             model: The run's model, for its FLOPs.
-            rows: Of the shared matrix.
-            peak_tflops: What all devices together could do.
+            rows: Rows of the shared matrix.
+            peak_tflops: The TFLOPS of which all devices together are capable.
 
         Returns:
             `loss` and `perplexity`, means per target token; `target_tokens_per_s`; `tflops`, of the
-            products of matrices that the batches ask for, PAD included, and `peak_share`, that over
-            `peak_tflops`; `padding_share`, of both sides; `input_share`, of the time in which the
-            loop waited for a batch.
+            matrix products that the batches need, padding included; `peak_share`, which is `tflops`
+            over `peak_tflops`; `padding_share`, of both sides; `input_share`, the share of the time
+            in which the loop waited for a batch.
         """
         smoothed, unsmoothed, tokens = np.sum([s.numpy() for s in self.sums], axis=0)
         seconds = time.monotonic() - self.began

@@ -1,10 +1,10 @@
 """One training step under a tf.distribute strategy.
 
-Every replica sees the whole batch and takes every n-th row of it; the loss of a step is the sum
-over target tokens divided by the number of target tokens of the whole batch. So one step on n
-replicas is one step on one, rows sorted by length are shared out evenly, and no data set has to be
-distributed. A replica with little memory takes its rows in several parts, one after another, and
-adds up their gradients: the same step again.
+Every replica receives the whole batch and takes every n-th row of it. The loss of a step is the sum
+over target tokens divided by the number of target tokens in the whole batch. A step on n replicas
+therefore equals the step on one, rows sorted by length are divided evenly, and no dataset has to be
+distributed. A replica with little memory divides its rows into micro-batches, computes one after
+another, and adds up their gradients, which is the same step again.
 """
 
 from collections.abc import Iterable
@@ -26,12 +26,17 @@ _BATCH = [tf.TensorSpec([None, None], tf.int32, name=side) for side in ("source"
 class Trainer:
     """A model, its optimizer and its step on the replicas of a strategy.
 
-    Axes: b batch, s source, t target. Build the model inside `strategy.scope()`.
+    Axes: b batch, s source positions, t target positions.
+
+    Args:
+        model: The model, built inside `strategy.scope()`.
+        config: The training settings; `accumulate` is the number of micro-batches.
+        strategy: Where to train.
     """
 
     def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
         self.model, self.strategy = model, strategy
-        self.label_smoothing, self.parts = config.label_smoothing, config.accumulate
+        self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
         self._gradients = self._gradients_of
         if config.xla:
             self._gradients = tf.function(self._gradients_of, jit_compile=True)
@@ -39,10 +44,11 @@ class Trainer:
             self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
             self.optimizer.build(model.trainable_variables)
 
-    def part_dropout(self) -> None:
-        """Gives each replica random numbers of its own; call once, after any restore.
+    def seed_replicas(self) -> None:
+        """Give each replica random numbers of its own; call once, after any restore.
 
-        Keras's random states are alike on all replicas, and saved from the first, which keeps its.
+        Keras's random states are equal on all replicas. A checkpoint saves those of the first
+        replica, whose states stay as they are.
         """
 
         def add_replica_id() -> None:
@@ -54,7 +60,7 @@ class Trainer:
 
     @tf.function(input_signature=_BATCH)
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """One update from source [b, s], target [b, t].
+        """Make one update from source [b, s], target [b, t].
 
         Returns:
             float32 [3]: smoothed and unsmoothed cross-entropy, summed over target tokens, and the
@@ -64,10 +70,11 @@ class Trainer:
         source, target = self._even(source), self._even(target)
 
         def update() -> tf.Tensor:
-            gradients, sums = self._gradients(*self._mine(source, target, 0), tokens)
-            if self.parts > 1:  # else the gradient would be traced twice
-                for part in tf.range(1, self.parts):
-                    more, more_sums = self._gradients(*self._mine(source, target, part), tokens)
+            gradients, sums = self._gradients(*self._own_rows(source, target, 0), tokens)
+            if self.micro_batches > 1:  # otherwise the gradient would be traced twice
+                for index in tf.range(1, self.micro_batches):
+                    rows = self._own_rows(source, target, index)
+                    more, more_sums = self._gradients(*rows, tokens)
                     gradients = [one + other for one, other in zip(gradients, more, strict=True)]
                     sums += more_sums
             # Keras sums the gradients over the replicas here.
@@ -79,49 +86,52 @@ class Trainer:
     def _gradients_of(
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Of the loss of some rows, and what `step` returns of them."""
+        """Compute the gradients of the loss of some rows, and the sums that `step` returns."""
         with tf.GradientTape() as tape:
             logits = self.model(source, target, training=True)
             sums = cross_entropy(logits, target, self.label_smoothing)
             loss = sums[0] / tokens
         gradients = tape.gradient(loss, self.model.trainable_variables)
-        # That of a learned table of positions comes as rows of it, which cannot be added up.
+        # A learned table of positions has a sparse gradient, rows of it, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 
     @tf.function(input_signature=_BATCH)
     def score(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Like `step`, without dropout and without an update."""
+        """Return the sums that `step` returns, without dropout and without an update."""
         source, target = self._even(source), self._even(target)
 
         def sums() -> tf.Tensor:
             total = tf.zeros(3)
-            for part in tf.range(self.parts):
-                rows, targets = self._mine(source, target, part)
+            for index in tf.range(self.micro_batches):
+                rows, targets = self._own_rows(source, target, index)
                 total += tf.stack(cross_entropy(self.model(rows, targets), targets))
             return total
 
         return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
 
     def _even(self, batch: tf.Tensor) -> tf.Tensor:
-        """Ids [b, n] with empty rows behind them, so that all parts have as many rows.
+        """Append empty rows to ids [b, n], so that all micro-batches have equally many rows.
 
-        Else XLA would compile a step for two numbers of rows.
+        Otherwise XLA would compile a step for two numbers of rows.
         """
-        missing = -tf.shape(batch)[0] % (self.strategy.num_replicas_in_sync * self.parts)
+        missing = -tf.shape(batch)[0] % (self.strategy.num_replicas_in_sync * self.micro_batches)
         return tf.pad(batch, [[0, missing], [0, 0]], constant_values=PAD)
 
-    def _mine(self, source: tf.Tensor, target: tf.Tensor, part: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """The rows of one part of this replica's."""
-        return my_rows(source, part, self.parts), my_rows(target, part, self.parts)
+    def _own_rows(
+        self, source: tf.Tensor, target: tf.Tensor, index: Any
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the rows of one of this replica's micro-batches."""
+        count = self.micro_batches
+        return own_rows(source, index, count), own_rows(target, index, count)
 
     def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
-        """exp(cross-entropy per piece), without label smoothing, as in Table 3."""
+        """Compute exp(cross-entropy per piece), without label smoothing, as in Table 3."""
         _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
         return float(np.exp(unsmoothed / tokens))
 
 
-def my_rows(batch: tf.Tensor, part: Any = 0, parts: int = 1) -> tf.Tensor:
-    """Rows [b, n] of a part of this replica's: every (replicas * parts)-th."""
+def own_rows(batch: tf.Tensor, index: Any = 0, count: int = 1) -> tf.Tensor:
+    """Return this replica's micro-batch `index` of `count`: every (replicas * count)-th row."""
     context = tf.distribute.get_replica_context()
     replicas = context.num_replicas_in_sync
-    return batch[context.replica_id_in_sync_group + part * replicas :: replicas * parts]
+    return batch[context.replica_id_in_sync_group + index * replicas :: replicas * count]

@@ -1,4 +1,4 @@
-"""The JAX step where TensorFlow cannot be imported, against the Trainer's; and its benchmark."""
+"""The JAX step without TensorFlow gives the Trainer's update; its benchmark runs."""
 
 import json
 import os
@@ -22,7 +22,7 @@ PARTS = ("after-1", "after-2")
 MODEL = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3, "d_k": 5, "d_v": 7}
 # A large epsilon makes an update nearly proportional to the gradient, see test_trainer.
 TRAIN = {"epsilon": 1.0, "warmup_steps": 1, "learning_rate_scale": 10.0, "label_smoothing": 0.3}
-# Rows of unequal length, and a part of two rows has other numbers of tokens than the other.
+# Rows have unequal lengths, and the two micro-batches have different numbers of tokens.
 BATCHES = [
     ([[5, 6, 7, 1], [8, 9, 1, 0], [4, 1, 0, 0], [5, 5, 1, 0]],
      [[12, 13, 1], [14, 15, 1], [7, 1, 0], [1, 0, 0]]),
@@ -30,7 +30,7 @@ BATCHES = [
      [[12, 1], [14, 1], [1, 0], [9, 1]]),
 ]  # fmt: skip
 
-# What the child processes begin with: no module of TensorFlow can be imported or even found.
+# The start of the child processes' code: no TensorFlow module can be imported or even found.
 WITHOUT_TENSORFLOW = """
 import json, os, sys
 
@@ -110,13 +110,13 @@ def model(build):
 
 @pytest.fixture(scope="module")
 def before(model):
-    """The weights that both begin with."""
+    """Return the initial weights of both models."""
     return [variable.numpy() for variable in model.trainable_variables]
 
 
 @pytest.fixture(scope="module")
 def on_jax(before, tmp_path_factory):
-    """What STEPS prints, and under "after-1" and "after-2" sums and weights after both batches."""
+    """Return what STEPS prints and saves: sums and weights after two updates, for each of PARTS."""
     folder = tmp_path_factory.mktemp("jax")
     np.savez(folder / "weights.npz", *before)
     given = {"folder": str(folder), "weights": str(folder / "weights.npz"), "batches": BATCHES}
@@ -127,7 +127,7 @@ def on_jax(before, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_tensorflow(model, before):
-    """The same of the Trainer."""
+    """Return the sums and weights after the same two updates of the Trainer."""
     trainer = Trainer(model, Train(**TRAIN), tf.distribute.get_strategy())
     sums = [trainer.step(*(np.array(s, np.int32) for s in batch)).numpy() for batch in BATCHES]
     return [*sums, *(variable.numpy() for variable in model.trainable_variables)]
@@ -141,7 +141,7 @@ def test_updates_are_those_of_the_trainer(before, on_tensorflow, on_jax, parts):
     for there, here in zip(on_jax[parts], expected, strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-4)
     moved = [np.abs(new - old).max() for new, old in zip(expected[2:], before, strict=True)]
-    assert np.median(moved) > 0.01  # a hundred times what the weights may differ by
+    assert np.median(moved) > 0.01  # a hundred times the tolerance above
 
 
 def test_dropout_acts_and_is_another_one_at_each_step(on_jax):
@@ -149,7 +149,7 @@ def test_dropout_acts_and_is_another_one_at_each_step(on_jax):
 
 
 def test_count_is_most_of_what_xla_counts(on_jax):
-    """XLA also counts what is not a product of matrices: softmax, loss, norms, dropout, Adam."""
+    """XLA's count includes more than matrix products: softmax, loss, norms, dropout, Adam."""
     ours = flops.training_flops(Model(num_layers=1), 32_000, flops.positions([(32, 64, 64)])).total
     assert 0.95 < ours / on_jax["xla_flops"] < 1
 
@@ -162,6 +162,6 @@ def test_bench_prints_a_row_for_each_precision_without_tensorflow(on_jax):
     for row in rows:
         assert row["backend"] == "jax"
         assert row["parts"] == 1
-        assert "peak_share" not in row  # nobody's data sheet
+        assert "peak_share" not in row  # a CPU is not in the table
         assert row["target_tokens_per_s"] == pytest.approx(15e3 / row["step_ms"])
         assert row["matmul_share"] == pytest.approx(row["gflops"] / row["matmul_gflops"])

@@ -1,4 +1,4 @@
-"""`bench` for real, where it is quick; the figures themselves are not judged."""
+"""The quick benchmarks as real commands, and errors for wrong flags; speeds are not checked."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ def test_input_prints_one_json_object():
     assert ours["sentencepiece_sentences_per_cpu_s"] > 1000
 
 
-def test_flags_of_a_text_are_for_those_that_read_one():
+def test_flags_of_a_text_are_refused_where_none_is_read():
     ended = bench("train", "--vocabulary_size=300")
     assert ended.returncode == 2
     assert ended.stderr == "error: --vocabulary_size: only for input, vocabulary, table3\n"
@@ -65,7 +65,7 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
         (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
     ],
 )
-def test_flags_of_train_that_do_not_go_with_the_rest(arguments, message):
+def test_contradictory_flags_of_train(arguments, message):
     ended = bench(*arguments)
     assert ended.returncode == 2
     assert ended.stderr == f"error: {message}\n"

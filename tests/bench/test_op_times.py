@@ -1,4 +1,4 @@
-"""Where the time of a call goes, by kind of operation."""
+"""The time of a call by kind of operation."""
 
 import keras
 import pytest

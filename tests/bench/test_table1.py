@@ -28,7 +28,7 @@ def test_exponents_are_of_the_upper_half_of_the_lengths():
 
 
 def test_rows(monkeypatch):
-    """Full attention n^2 d, the rest 4 n d: a ratio of n / 4 at the greatest n."""
+    """Full attention costs n^2 d, all else 4 n d: the ratio is n / 4 at the greatest n."""
     monkeypatch.setattr(bench_table1, "LENGTHS", LENGTHS)
     monkeypatch.setattr(bench_table1, "WIDTHS", WIDTHS)
     monkeypatch.setattr(bench_table1, "PATHS", {})
@@ -67,7 +67,7 @@ def test_contiguous_kernels_reach_three_positions_a_layer(n):
 
 
 def by_sets(n):
-    """Layers of kernel 7 and dilations 1, 7, 49, 1 ... from position n - 1 to 0, by offsets."""
+    """Count layers of kernel 7 and dilations 1, 7, 49, 1 ... until offsets lead from n - 1 to 0."""
     reached = {n - 1}
     for count in itertools.count():
         if 0 in reached:
@@ -94,14 +94,14 @@ def test_a_kernel_of_the_whole_length_needs_one_layer():
 
 
 def least_mib(n):
-    """Of three measurements: now and then the peak is one n x n array higher."""
+    """Return the least of three measurements: sometimes the peak is one n x n array higher."""
     return min(bench_table1._in_own_process("self-attention", n, 64, 1)["mib"] for _ in range(3))
 
 
 @pytest.mark.slow
 def test_a_measurement_in_a_process_of_its_own():
     assert bench_table1._in_own_process("self-attention", 64, 64, 1)["ms"] > 0
-    # Long enough that a few MiB which the process needs once, and not always, do not tell.
+    # Long enough that a few MiB of noise do not matter.
     small, large = least_mib(2048), least_mib(4096)
     # Weights, logits and their gradients: several arrays of n x n float32.
     assert 3 * 16 < small < 8 * 16

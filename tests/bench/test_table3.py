@@ -1,4 +1,4 @@
-"""Table 3 trained small: what a row is told, the ranks, and two rows for real."""
+"""The Table 3 benchmark: settings of a row, rank correlation, and two rows trained for real."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from t2t_repro import config
 from t2t_repro.bench import table3 as bench_table3
-from t2t_repro.bench.table3 import Plan, planned, spearman
+from t2t_repro.bench.table3 import Plan, load_or_make_plan, spearman
 from t2t_repro.paper import table3
 
 
@@ -22,7 +22,7 @@ def plan(divisor=4, updates=1000, **settings):
     return Plan("toy_ende", divisor, updates, settings)
 
 
-# What a row is
+# The settings of a row
 
 
 @pytest.mark.parametrize("divisor", bench_table3.DIVISORS)
@@ -56,7 +56,7 @@ def test_the_paper_is_divided_by_the_divisor_and_the_rest_is_the_problems():
 
 @pytest.fixture
 def trial(monkeypatch):
-    """Instead of training: a trial of base that takes 40 seconds. Gives the list of trials."""
+    """Replace training by a trial of base that takes 40 seconds; return the list of trials."""
     trials = []
 
     def train(plan, name, workdir):
@@ -70,14 +70,16 @@ def trial(monkeypatch):
 
 def test_updates_are_those_that_base_makes_in_the_time(tmp_path, trial):
     wanted = plan(updates=0)
-    assert planned(tmp_path, wanted, minutes=5).updates == 300 / 40 * 200
+    assert load_or_make_plan(tmp_path, wanted, minutes=5).updates == 300 / 40 * 200
     assert trial == [("base", 200)]
-    assert planned(tmp_path, wanted, minutes=5).updates == 1500  # kept, not measured again
+    assert (
+        load_or_make_plan(tmp_path, wanted, minutes=5).updates == 1500
+    )  # kept, not measured again
     assert len(trial) == 1
 
 
 def test_another_plan_is_refused(tmp_path, trial):
-    planned(tmp_path, plan(updates=0), minutes=5)
+    load_or_make_plan(tmp_path, plan(updates=0), minutes=5)
     for other, minutes in (
         (plan(updates=0), 6),
         (plan(updates=7), 5),
@@ -87,15 +89,15 @@ def test_another_plan_is_refused(tmp_path, trial):
         with pytest.raises(
             BadInput, match=r"holds rows with problem toy_ende, divisor 4, minutes 5"
         ):
-            planned(tmp_path, other, minutes)
+            load_or_make_plan(tmp_path, other, minutes)
 
 
 def test_updates_that_are_given_need_no_trial(tmp_path, trial):
-    assert planned(tmp_path, plan(updates=7), minutes=5).updates == 7
+    assert load_or_make_plan(tmp_path, plan(updates=7), minutes=5).updates == 7
     assert not trial
 
 
-# The ranks
+# Rank correlation
 
 
 def test_spearman_by_hand():

@@ -1,4 +1,4 @@
-"""The training benchmark with tiny models; the figures themselves are not judged."""
+"""The training benchmark on tiny models; speeds are not checked."""
 
 import itertools
 
@@ -16,11 +16,11 @@ WORKLOAD = Workload(TINY, rows=64, batch=12, length=5)
 
 @pytest.fixture(scope="module")
 def split(tmp_path_factory):
-    return bench_train.equally_long(WORKLOAD, tmp_path_factory.mktemp("split"))
+    return bench_train.equal_length_split(WORKLOAD, tmp_path_factory.mktemp("split"))
 
 
 def test_flops_are_six_for_each_weight_of_a_matrix_and_target_token():
-    """The workloads of other toolkits, counted as they are: 6 x 6 x (12 + 4 x 4) d^2 and so on."""
+    """FLOPs of other toolkits' workloads, counted by hand: 6 x 6 x (12 + 4 x 4) d^2 and so on."""
     base, tiny = bench_train.WORKLOADS["base"], bench_train.WORKLOADS["tiny"]
     assert (base.tokens, tiny.tokens) == (32 * 64, 128 * 24)
     assert base.flops == 6 * (6 * (12 * 512**2 + 4 * 512 * 2048) + 32_000 * 512) * 2048

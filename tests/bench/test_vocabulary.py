@@ -1,4 +1,4 @@
-"""The rows of `bench vocabulary`, on a text whose figures can be counted by hand."""
+"""The rows of `bench vocabulary` on a text whose figures can be counted by hand."""
 
 import importlib.util
 
@@ -34,11 +34,11 @@ def peers():
 
 @pytest.mark.usefixtures("peers")
 def test_every_trainer_learns_from_both_sides(file):
-    """The eight words are one piece each; the three others, "ad", "eb" and "é", are
+    """The eight words of the training text are one piece each. "ad", "eb" and "é" are segmented:
 
-    - ours and byte-level: a start, and two letters or two bytes: 3 pieces each;
-    - WordPiece: "a ##d", "e ##b" and one unknown;
-    - subword-nmt: "a@@ d", "e@@ b" and "é", none of which the training text is cut into.
+    - by ours and byte-level BPE into a start and two letters or two bytes: 3 pieces each;
+    - by WordPiece into "a ##d", "e ##b" and one unknown piece;
+    - by subword-nmt into "a@@ d", "e@@ b" and "é", pieces that the training text does not have.
     """
     test = [file(["ab cd  ef gh"]), file(["ij kl\x01mn op", "ad eb é"])]
     found = {row["trainer"]: row for row in rows([file(SOURCE)], [file(TARGET)], test, SIZE)}
@@ -64,13 +64,13 @@ def test_every_trainer_learns_from_both_sides(file):
 
 @pytest.mark.usefixtures("peers")
 def test_moses_tokens_count_for_their_word():
-    learnt = TRAINERS["subword-nmt"](['ab, cd ("ef").'] * 9, 100)
-    assert list(learnt.cut('cd (ab", x-y ef')) == [(1, 0), (4, 0), (3, 3), (1, 0)]
+    learned = TRAINERS["subword-nmt"](['ab, cd ("ef").'] * 9, 100)
+    assert list(learned.segment('cd (ab", x-y ef')) == [(1, 0), (4, 0), (3, 3), (1, 0)]
 
 
 @pytest.mark.usefixtures("peers")
 def test_the_size_of_subword_nmt_counts_characters():
-    """Two characters that begin a word, two that end one, and one merge: "ab", "c@@" and "d"."""
+    """Size 5 is two word-initial and two word-final characters and one merge."""
     assert TRAINERS["subword-nmt"](["ab ab cd"] * 9, 5).pieces == 3
 
 

@@ -21,17 +21,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
-from t2t_repro import cli, experiment, train
+from t2t_repro import cli, experiment, launch, train
 from t2t_repro import config as configs
 from t2t_repro.distributed.cluster import Agreement, Cluster, WorkerGone
 from t2t_repro.distributed.strategy import _of_slurm, default_strategy
-from t2t_repro.training import dev_scores as validation
-from t2t_repro.training import loop
+from t2t_repro.training import dev_scores, loop
 from t2t_repro.training.checkpoints import last_step
+from t2t_repro.workdir import Workdir
 
 HIDDEN = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG", "SLURM_STEP_NUM_TASKS")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-STOPPED = "stopped; the state is saved, the same command goes on from it"
+STOPPED = "stopped; the state is saved, the same command resumes from it"
 SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=16", "--num_heads=2", "--d_k=4", "--d_v=4"),
     *("--vocabulary_size=400", "--embedding_rows=none", "--held_out_share=0.1", "--beam_size=1"),
@@ -204,7 +204,7 @@ def test_only_the_chief_speaks(runs, count):
 @pytest.mark.slow
 def test_one_process_takes_the_run_over(runs, tmp_path):
     workdir, _ = runs[2]
-    restored = experiment.restore(workdir, {"average_last": 1})
+    restored = experiment.restore(Workdir(workdir), {"average_last": 1})
     weights = state(workdir)
     for variable in restored.model.trainable_variables:
         escaped = variable.path.replace("/", ".S")
@@ -235,11 +235,11 @@ def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd)
     """Not even what the chief writes too, which the names of the files would not show."""
     workdir = Path(shutil.copytree(runs[1][0], tmp_path / "run"))
     before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
-    for module in (experiment, loop, validation):
+    for module in (experiment, loop, dev_scores):
         monkeypatch.setattr(module, "Cluster", Listener)
     changes = {"train_steps": 12, "checkpoint_steps": 2}
-    config = configs.override(configs.of_run(workdir), changes)
-    experiment.train(experiment.build(config, workdir, default_strategy()))
+    config = configs.override(Workdir(workdir).config(), changes)
+    experiment.train(experiment.build(config, Workdir(workdir), default_strategy()))
     assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
     assert capfd.readouterr().err == ""
 
@@ -255,11 +255,11 @@ from t2t_repro.distributed.strategy import default_strategy
 
 strategy = default_strategy()
 import tensorflow as tf
-from t2t_repro.training.trainer import my_rows
+from t2t_repro.training.trainer import own_rows
 
 cluster = Cluster(strategy)
 batches = [np.arange(rows * 2).reshape(rows, 2) + 100 * rows for rows in (1, 2, 7)]
-rows = tf.function(lambda batch: strategy.run(my_rows, [batch]))
+rows = tf.function(lambda batch: strategy.run(own_rows, [batch]))
 seen = [row for batch in batches for row in rows(tf.constant(batch)).numpy().tolist()]
 found = {"index": cluster.index, "names": cluster.names, "rows": seen}
 found["shared"] = cluster.share(cluster.index, 2**40 + cluster.index).numpy().tolist()
@@ -370,7 +370,7 @@ def test_no_checkpoint_is_torn(story):
     """Each start went on from the newest one of the start before."""
     for what, step in zip(["chief killed", "stopped"], story["steps"][1:], strict=False):
         _, (chief, _) = story[what]
-        assert any(f"going on from step {step} of" in line for line in chief), chief
+        assert any(f"resuming from step {step} of" in line for line in chief), chief
 
 
 @pytest.mark.slow
@@ -453,18 +453,18 @@ def settled(tmp_path):
 
 
 def test_a_work_directory_of_ones_own_is_found_out(settled, monkeypatch):
-    monkeypatch.setattr(experiment, "_VISIBLE_AFTER", 0.0)
+    monkeypatch.setattr(launch, "_VISIBLE_AFTER", 0.0)
     with pytest.raises(BadInput, match="must be one directory that all hosts share"):
-        experiment.begin_together(None, None, settled, {}, Others([1]))
+        launch.agree_on_config(None, None, Workdir(settled), {}, Others([1]))
 
 
 def test_workers_with_different_flags_are_found_out(settled):
-    chief = [experiment._checksum(settled / "config.yaml")]
+    chief = [launch._checksum(settled / "config.yaml")]
     given = {"train_steps": 7}
-    config = experiment.begin_together(None, None, settled, given, Others(chief))
+    config = launch.agree_on_config(None, None, Workdir(settled), given, Others(chief))
     assert config.train.train_steps == 7
     with pytest.raises(BadInput, match=r"^train_steps: another value than worker 0 \(a:1\)"):
-        experiment.begin_together(None, None, settled, {"train_steps": 8}, Others(chief))
+        launch.agree_on_config(None, None, Workdir(settled), {"train_steps": 8}, Others(chief))
 
 
 TWO = {"worker": ["a:1", "b:1"]}

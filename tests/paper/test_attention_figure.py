@@ -23,8 +23,9 @@ from pipelines.vocabulary import Vocabulary
 from t2t_repro import cli, experiment, visualize
 from t2t_repro.paper.attention_figure import COLOURS, AttentionFigure, Kind, Piece, attention_figure
 from t2t_repro.paper.attention_picture import picture
-from t2t_repro.training.dev_scores import Validation
+from t2t_repro.training.dev_scores import DevScores
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
 HOSTILE = 'The </script> costs $5, not $6 <!-- & "old"'
 
@@ -264,7 +265,7 @@ def test_the_model_s_own_translation_is_looked_at(call, tiny_run, tmp_path):
     status, stdout, stderr = call(f"--sentence={SENTENCE}", f"--output={tmp_path / 'f.html'}")
     assert status == 0, stderr
     data = read((tmp_path / "f.html").read_text(encoding="utf-8"))
-    translator = experiment.restore(tiny_run, {}).translator()
+    translator = experiment.restore(Workdir(tiny_run), {}).translator()
     translation = translator(tf.constant([SENTENCE]))["translation"].numpy()[0].decode()
     assert stdout == translation + "\n"
     assert data["translation"] == translation
@@ -315,11 +316,11 @@ def test_mistakes_are_told_in_one_line(call, tmp_path, monkeypatch, flags, messa
 
 
 def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
-    run = experiment.restore(tiny_run, {"eval_sentences": 3})
+    run = experiment.restore(Workdir(tiny_run), {"eval_sentences": 3})
     before = [variable.numpy() for variable in run.model.variables]
     dev = run.corpus.held_out("dev", tmp_path / "prepared")
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = Validation(run.config, run.problem, trainer, run.translator(), dev, tmp_path)
+    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, tmp_path)
     short = {"source": "The house is old.", "target": "Das Haus ist alt."}
     validation.pairs = [{"source": "long " * 50, "target": "lang"}, short, *validation.pairs]
     validation.validate(7)
@@ -341,9 +342,9 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
 
 
 def test_no_picture_where_all_pairs_are_long(tiny_run, tmp_path):
-    run = experiment.restore(tiny_run, {})
+    run = experiment.restore(Workdir(tiny_run), {})
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = Validation(run.config, run.problem, trainer, run.translator(), None, tmp_path)
+    validation = DevScores(run.config, run.problem, trainer, run.translator(), None, tmp_path)
     assert validation.drawn is None
     validation.pairs = [{"source": "Ja.", "target": "long " * 50}]
     del validation.drawn

@@ -1,4 +1,4 @@
-"""An epoch's batches: each pair once, in a random order that a restart finds again."""
+"""An epoch's batches: each pair once, in a random order that a resumed run reproduces."""
 
 import hashlib
 import subprocess
@@ -16,7 +16,7 @@ BUDGET = 300
 
 
 def split_of(pairs):
-    """Pairs of lists of ids as `encode_split` stores them, in one shard."""
+    """Return pairs of lists of ids as a split with one shard."""
     ids = np.array([i for pair in pairs for side in pair for i in side], np.uint16)
     lengths = np.array([[len(side) for side in pair] for pair in pairs], np.int32)
     start = np.cumsum(lengths.sum(1)) - lengths.sum(1)
@@ -25,7 +25,7 @@ def split_of(pairs):
 
 @pytest.fixture(scope="module")
 def split():
-    """200 pairs; every id of pair i is i + 2 in the source, i + 300 in the target."""
+    """Return 200 pairs; every id of pair i is i + 2 in the source, i + 300 in the target."""
     rng = np.random.default_rng(0)
     source = np.clip(rng.gamma(4.0, 3.5, 200).astype(int), 2, 40)
     target = np.clip(np.rint(source * rng.normal(1.1, 0.15, 200)).astype(int), 2, 40)
@@ -73,7 +73,7 @@ def test_batches_have_no_more_shapes_than_allowed_in_any_epoch(split, shapes):
 @pytest.mark.parametrize("replicas", range(1, 9))
 @pytest.mark.parametrize("budget", [1, 50, 300, 10**6])
 def test_every_replica_has_a_sentence_of_every_batch(split, budget, replicas):
-    """Replica r takes rows r, r + n, ...: see `Trainer`. Together they see each pair once."""
+    """Replica r takes rows r, r + n, ... (see `Trainer`); together they see each pair once."""
     seen = []
     for batch in batching(split, budget).plan(epoch=0):
         for replica in range(replicas):
@@ -115,7 +115,7 @@ def test_order_is_random_by_length_and_by_place_in_the_file():
     place = np.empty(5000)
     for number, batch in enumerate(plan):
         place[batch] = number / len(plan)
-    # 1/3 if at random; a tenth of the neighbours in this sorted file share a batch.
+    # Random order would give 1/3; in this sorted file a tenth of the neighbours share a batch.
     assert 0.27 < np.abs(np.diff(place)).mean() < 0.36
 
 
@@ -124,7 +124,7 @@ def test_seed_and_epoch_are_not_added(split):
 
 
 def test_pairs_are_shuffled_by_the_generator_alone(split):
-    """A sort that is not stable may leave another order with another NumPy or processor."""
+    """An unstable sort may give another order with another NumPy or processor."""
     own = batching(split, shapes=1)
     order = np.random.default_rng([1, 0]).permutation(200).tolist()
     place = {index: number for number, index in enumerate(order)}
@@ -154,23 +154,23 @@ def test_order_of_ids_within_a_sentence():
     assert target.numpy().tolist() == [[65535, 1]]
 
 
-# Going on
+# Resuming
 
 
 @pytest.mark.parametrize("first", [1, 7, -1])
-def test_first_goes_on_where_an_epoch_was_left(split, first):
+def test_first_resumes_an_epoch(split, first):
     own = batching(split)
     whole = digests(own.batches(2))
     assert len(set(whole)) == len(own.plan(2))
     assert digests(batching(split).batches(2, first % len(whole))) == whole[first:]
 
 
-def test_nothing_is_left_of_a_finished_epoch(split):
+def test_a_finished_epoch_has_no_batch_left(split):
     own = batching(split)
     assert list(own.batches(0, len(own.plan(0)))) == []
 
 
-# Prints the digest of each batch of three epochs, from a place on; stops dead after so many.
+# Prints the digest of each batch of three epochs, from a position on; kills itself after `count`.
 READER = """
 import hashlib, os, signal, sys
 import numpy as np
@@ -193,7 +193,7 @@ while epoch < 3:
 
 @pytest.mark.slow
 def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
-    """Three epochs of 2,000 toy pairs; kills inside an epoch, at its edge, and right after one."""
+    """Readers of 2,000 pairs are killed inside an epoch, at its end and right after its end."""
     from pipelines.encode import encode_split
     from pipelines.toy import toy_ende
     from pipelines.vocabulary import Vocabulary

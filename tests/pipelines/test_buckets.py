@@ -7,7 +7,7 @@ from pipelines.buckets import LEAST_ROWS, choose_buckets
 
 
 def realistic(pairs, seed=0):
-    """Lengths of both sides: about 14 pieces, a long tail, the target a tenth longer."""
+    """Draw lengths of both sides: about 14 pieces, a long tail, the target a tenth longer."""
     rng = np.random.default_rng(seed)
     source = np.clip(rng.gamma(4.0, 3.5, pairs).astype(int), 2, 100)
     target = np.clip(np.rint(source * rng.normal(1.1, 0.15, pairs)).astype(int), 2, 100)
@@ -15,7 +15,7 @@ def realistic(pairs, seed=0):
 
 
 def empty_share(lengths, buckets):
-    """Of all cells of an epoch's batches, computed from the definition, bucket by bucket."""
+    """Return the share of empty cells in an epoch's batches, from the definition, by bucket."""
     cells = 0
     for number, rows in enumerate(buckets.rows):
         batches = int(np.ceil((buckets.bucket == number).sum() / rows))
@@ -46,7 +46,7 @@ def test_batches_stay_within_the_budget_on_both_sides(budget):
 
 
 def test_no_batch_has_fewer_rows_than_eight_replicas_need():
-    """Even where one row alone fills the budget."""
+    """This holds even if a single row fills the budget."""
     buckets = choose_buckets(*realistic(3000), 60, 64)
     assert buckets.rows.min() >= LEAST_ROWS
 
@@ -58,13 +58,13 @@ def test_few_pairs_are_one_batch():
 
 
 def test_rows_are_spread_evenly():
-    """1,000 pairs of one shape, at most 300 a batch: four of 250, not three of 300 and a rest."""
+    """1,000 pairs, at most 300 per batch, make four batches of 250, not three of 300 and a rest."""
     ten = np.full(1000, 10)
     assert choose_buckets(ten, ten, 3000, 64).rows.tolist() == [250]
 
 
 def test_splits_where_it_saves_most():
-    """Two clouds, far from each other on the target side alone."""
+    """The lengths form two clusters, which are separate on the target side only."""
     source = np.full(2000, 20)
     target = np.repeat([10, 50], 1000)
     buckets = choose_buckets(source, target, 500, 2)
@@ -75,7 +75,7 @@ def test_splits_where_it_saves_most():
 
 @pytest.mark.parametrize(("max_shapes", "most"), [(512, 0.02), (64, 0.07), (32, 0.1)])
 def test_little_padding_with_few_shapes(max_shapes, most):
-    """A grid of the same number of shapes leaves about 17 % empty, batches at random 60 %."""
+    """A grid of equally many shapes leaves about 17 % of the cells empty, random batches 60 %."""
     lengths = realistic(3_000_000)
     assert empty_share(lengths, choose_buckets(*lengths, 25_000, max_shapes)) < most
 
@@ -94,7 +94,7 @@ def test_a_bucket_has_two_full_batches_or_more():
 
 
 def test_without_padding_a_batch_has_its_tokens():
-    """Four shapes pad much, so that it shows: of 25,000 cells half are tokens."""
+    """With four shapes padding is large, so the effect shows: half of 25,000 cells are tokens."""
     lengths = realistic(1_000_000)
 
     def tokens(count_padding):
@@ -116,7 +116,7 @@ def test_order_of_the_pairs_does_not_matter():
 
 
 def cells(source, target, budget):
-    """Of one bucket, from the definition; and whether it has two full batches."""
+    """Return a bucket's cells, from the definition, and whether it has two full batches."""
     longest, pairs = max(source.max(), target.max()), len(source)
     most = max(9, budget // longest)
     rows = -(-pairs // max(1, min(-(-pairs // most), pairs // 9)))
@@ -125,11 +125,11 @@ def cells(source, target, budget):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_first_split_is_the_best_of_all(seed):
-    """Against every way to divide the pairs in two."""
+    """The split is compared with every way to divide the pairs in two."""
     rng = np.random.default_rng(seed)
     some = rng.choice(np.arange(2, 60), 8, replace=False)  # with gaps
     source, other = rng.choice(some, 400), rng.choice(some, 400)
-    # Long beside long, or long beside short.
+    # Long sources have long targets, or short ones.
     alike = source if seed % 2 else some.max() + some.min() - source
     target = np.where(rng.random(400) < 0.9, alike, np.minimum(alike, other))
     if seed % 3 == 0:  # the target is the longer side

@@ -1,5 +1,6 @@
-"""A run's vocabulary and splits: learnt once, shared by runs, never mixed with another text's."""
+"""A run's vocabulary and splits are made once, shared by runs, never mixed with another text's."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 from paths import ROOT
 
+from pipelines import corpus as corpus_module
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import corpus as corpora
 from t2t_repro import experiment
-from t2t_repro.corpus import Corpus
 from t2t_repro.distributed.strategy import default_strategy
+from t2t_repro.problems import PROBLEMS
+from t2t_repro.workdir import Workdir
 
 SENTENCES = [f"{animal} number {n} sees {n + 7} dogs" for n in range(40) for animal in ("a", "b")]
 
@@ -31,7 +33,7 @@ def write(path, lines):
 
 @pytest.fixture
 def text(tmp_path):
-    """Flags of 80 pairs, of which about 16 are held out."""
+    """Write 80 pairs, of which about 16 are held out, and return their settings."""
     source = write(tmp_path / "text.en", SENTENCES)
     target = write(tmp_path / "text.de", [line.upper() for line in SENTENCES])
     return {"source_files": [source], "target_files": [target], "held_out_share": 0.2}
@@ -39,30 +41,36 @@ def text(tmp_path):
 
 def corpus(workdir, text, **changes):
     settings = {"vocabulary_size": 320} | text | changes
-    return Corpus(configs.resolve("parallel_text", overrides=settings), workdir)
+    config = configs.resolve("parallel_text", overrides=settings)
+    return experiment.corpus_of(config, Workdir(workdir))
 
 
 def begin(of):
-    """What `experiment.train` does once all text is read."""
+    """Write the file that a run writes once all text is read."""
     of.train()
-    configs.save(of.config, of.workdir / "config.yaml")
+    (of.workdir / "config.yaml").touch()
 
 
 def not_again(*_):
     pytest.fail("the text was read again")
 
 
+def replace_examples(monkeypatch, examples):
+    changed = dataclasses.replace(PROBLEMS["parallel_text"], examples=examples)
+    monkeypatch.setitem(PROBLEMS, "parallel_text", changed)
+
+
 def test_vocabulary_is_learnt_once_on_training_text_alone(tmp_path, text, monkeypatch):
     first = corpus(tmp_path / "run", text)
     begin(first)
     assert first.vocabulary.size == 320
-    monkeypatch.setattr(Corpus, "_examples", not_again)
+    replace_examples(monkeypatch, not_again)
     again = corpus(tmp_path / "run", text)
     assert again.vocabulary.fingerprint == first.vocabulary.fingerprint
     assert again.train().report() == first.train().report()
 
     monkeypatch.undo()
-    pairs = first._examples("train")
+    pairs = first.examples("train")
     own = Vocabulary.learn((pair[side] for pair in pairs for side in ("source", "target")), 320)
     assert own.fingerprint == first.vocabulary.fingerprint
 
@@ -89,13 +97,25 @@ def test_failed_start_with_something_else_leaves_nothing_behind(tmp_path, text, 
     assert second.vocabulary.fingerprint == fresh.vocabulary.fingerprint
 
 
+def test_a_corpus_of_an_earlier_version_lacks_settings_that_were_off(tmp_path, text):
+    shared = tmp_path / "shared"
+    corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
+    described = json.loads((shared / "corpus.json").read_text())
+    for name in ("dev_source_files", "spell_words", "altered_copies"):
+        assert not described.pop(name)
+    (shared / "corpus.json").write_text(json.dumps(described))
+    assert corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
+    with pytest.raises(BadInput, match=r"spell_words: True \(there None\)"):
+        corpus(tmp_path / "third", text, prepared_dir=str(shared), spell_words=True).train()
+
+
 @pytest.mark.parametrize("scheme", ["{folder}/shared", "{folder}/shared/", "ram://{name}"])
 def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
     shared = scheme.format(folder=tmp_path, name=tmp_path.name)
     first = corpus(tmp_path / "first", text, prepared_dir=shared)
     begin(first)
     monkeypatch.setattr(Vocabulary, "learn", not_again)
-    monkeypatch.setattr(corpora, "encode_split", not_again)
+    monkeypatch.setattr(corpus_module, "encode_split", not_again)
     second = corpus(tmp_path / "second", text, prepared_dir=shared)
     assert second.train().manifest == first.train().manifest
     for name in ("vocabulary.model", "corpus.json"):
@@ -109,11 +129,17 @@ def test_runs_share_a_prepared_dir(tmp_path, text, monkeypatch, scheme):
         ({"vocabulary_size": 300}, "vocabulary_size: 300 (there 320)"),
         ({"max_length": 9}, "max_length: 9 (there 256)"),
         ({"held_out_share": 0.1}, "held_out_share: 0.1 (there 0.2)"),
-        ({"test_source_files": ["d"], "test_target_files": ["e"]}, "own_test_files: True (there F"),
+        (
+            {"test_source_files": ["d"], "test_target_files": ["e"]},
+            "test_source_files: True (there F",
+        ),
         ({"tokenized": True}, "tokenized: True (there False)"),
         ({"spell_words": True}, "spell_words: True (there False)"),
         ({"altered_copies": 1}, "altered_copies: 1 (there 0)"),
-        ({"dev_source_files": ["d"], "dev_target_files": ["e"]}, "own_dev_files: True (there Fals"),
+        (
+            {"dev_source_files": ["d"], "dev_target_files": ["e"]},
+            "dev_source_files: True (there Fa",
+        ),
     ],
 )
 def test_shared_corpus_of_other_settings_is_refused(tmp_path, text, changes, told):
@@ -130,8 +156,9 @@ def test_another_problem(tmp_path, text):
     shared = str(tmp_path / "shared")
     corpus(tmp_path / "first", text, prepared_dir=shared).train()
     same = {"vocabulary_size": 320, "prepared_dir": shared} | text
+    other = experiment.corpus_of(configs.resolve("toy_ende", overrides=same), Workdir(tmp_path))
     with pytest.raises(BadInput, match=r"problem: toy_ende \(there parallel_text\)"):
-        Corpus(configs.resolve("toy_ende", overrides=same), tmp_path / "x").train()
+        other.train()
 
 
 def test_shared_corpus_of_another_text_is_refused(tmp_path, text):
@@ -142,8 +169,8 @@ def test_shared_corpus_of_another_text_is_refused(tmp_path, text):
         corpus(tmp_path / "second", text, prepared_dir=shared).train()
 
 
-def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
-    """Each has a split of its own there, named after its vocabulary."""
+def test_run_resumes_in_a_shared_directory_of_another_vocabulary(tmp_path, text):
+    """Each run has its own split there, named after its vocabulary."""
     shared = str(tmp_path / "shared")
     first = corpus(tmp_path / "first", text)
     begin(first)
@@ -154,7 +181,7 @@ def test_run_goes_on_in_a_shared_directory_of_another_vocabulary(tmp_path, text)
 
 
 def test_text_in_another_order_is_prepared_anew(tmp_path, text):
-    """It has the same vocabulary."""
+    """Its vocabulary is the same."""
     first = corpus(tmp_path / "run", text)
     first.train()
     for flag in ("source_files", "target_files"):
@@ -167,7 +194,7 @@ def test_text_in_another_order_is_prepared_anew(tmp_path, text):
 
 
 def test_begun_run_takes_no_other_text(tmp_path, text):
-    """Though what was prepared is gone, and again when the text is back."""
+    """This holds even if the encoded text is gone; with the old text back, the run resumes."""
     first = corpus(tmp_path / "run", text)
     begin(first)
     before = first.train().manifest
@@ -176,7 +203,7 @@ def test_begun_run_takes_no_other_text(tmp_path, text):
     own = path.read_text().splitlines()
     write(path, [f"the {line}" for line in own])
     for _ in range(2):
-        with pytest.raises(BadInput, match="the training text is not the one that"):
+        with pytest.raises(BadInput, match="the training text is not the text that"):
             corpus(tmp_path / "run", text).train()
     write(path, own)
     assert corpus(tmp_path / "run", text).train().manifest == before
@@ -196,7 +223,7 @@ def test_text_that_changes_between_vocabulary_and_shards_is_noticed(tmp_path, te
     of = corpus(tmp_path / "run", text)
     assert of.vocabulary
     write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
-    with pytest.raises(BadInput, match="the training text is not the one that"):
+    with pytest.raises(BadInput, match="the training text is not the text that"):
         of.train()
 
 
@@ -262,8 +289,8 @@ def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == ""
     assert f"now: python -m t2t_repro.train --workdir={workdir}" in ended.stderr
-    of = Corpus(configs.of_run(workdir), workdir)
-    assert of.has_begun
+    of = experiment.corpus_of(Workdir(workdir).config(), Workdir(workdir))
+    assert of.is_settled
     fresh = corpus(tmp_path / "fresh", text)
     assert of.train().manifest == fresh.train().manifest
     assert json.loads((workdir / "prepared/dev/manifest.json").read_text())["pairs"] > 5
@@ -283,8 +310,8 @@ def test_unknown_beam_runner(tmp_path, text):
 
 
 def test_initial_weights_are_of_the_seed_alone(tmp_path, text, monkeypatch):
-    """Reading may draw random numbers, as TFDS does where it prepares text."""
-    examples = Corpus._examples
+    """Reading may draw random numbers, as TFDS does when it prepares text."""
+    examples = PROBLEMS["parallel_text"].examples
 
     def drawing(*given):
         random.random()
@@ -292,12 +319,14 @@ def test_initial_weights_are_of_the_seed_alone(tmp_path, text, monkeypatch):
         return examples(*given)
 
     size = {"num_layers": 1, "d_model": 8, "d_ff": 8, "embedding_rows": None}
-    settings = corpus(tmp_path, text, **size).config
+    settings = configs.resolve("parallel_text", overrides={"vocabulary_size": 320} | text | size)
 
     def weights():
-        return experiment.build(settings, tmp_path / "run", default_strategy()).model.get_weights()
+        return experiment.build(
+            settings, Workdir(tmp_path / "run"), default_strategy()
+        ).model.get_weights()
 
     expected = weights()
-    monkeypatch.setattr(Corpus, "_examples", drawing)
+    replace_examples(monkeypatch, drawing)
     for ours, theirs in zip(weights(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)

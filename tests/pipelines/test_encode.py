@@ -1,4 +1,4 @@
-"""A split as ids on disk: what is dropped, what is made again, and what a kill leaves behind."""
+"""Encoded splits: which pairs are dropped, which shards are remade, what a kill leaves behind."""
 
 import contextlib
 import json
@@ -45,12 +45,12 @@ def made(pairs, vocabulary, limit, directory):
 
 
 def sentences(prepared, side):
-    """The ids of every sentence of a side."""
+    """Return the ids of every sentence on one side."""
     rows = prepared.padded(np.arange(len(prepared)), *prepared.lengths.max(axis=0))[side]
     return [row[:n].tolist() for row, n in zip(rows, prepared.lengths[:, side], strict=True)]
 
 
-# What is kept
+# Content
 
 
 def test_ids_are_those_of_the_vocabulary(tmp_path, vocabulary):
@@ -94,7 +94,7 @@ def test_no_pair_left(tmp_path, vocabulary):
         made([], vocabulary, 99, tmp_path / "train")
 
 
-def test_manifest_tells_what_it_was_made_from_and_counts(tmp_path, vocabulary):
+def test_manifest_records_text_settings_and_counts(tmp_path, vocabulary):
     prepared = made(MANY, vocabulary, 99, tmp_path)
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     assert manifest == prepared.manifest
@@ -147,7 +147,7 @@ def test_lone_surrogates(tmp_path, vocabulary):
     assert len(made([{"source": "a \udc80 dog", "target": "x"}], vocabulary, 99, tmp_path)) == 1
 
 
-# How it is kept
+# Storage
 
 
 def test_ids_stay_on_disk(tmp_path, vocabulary):
@@ -185,7 +185,7 @@ def test_shards_made_by_other_processes_keep_the_order(tmp_path, vocabulary, mon
     )
 
 
-# Once is enough
+# Shards are reused
 
 
 def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
@@ -194,7 +194,7 @@ def test_same_text_makes_no_shard_again(tmp_path, vocabulary, monkeypatch):
     assert len(made(PAIRS, vocabulary, 99, tmp_path)) == 3
 
 
-def test_finished_is_what_is_whole_and_would_be_made_alike(tmp_path, vocabulary):
+def test_find_manifest_wants_a_complete_split_with_these_settings(tmp_path, vocabulary):
     first = tmp_path / "first"
     assert find_manifest(vocabulary, 99, first) is None
     made(PAIRS, vocabulary, 99, first)
@@ -209,14 +209,14 @@ def test_finished_is_what_is_whole_and_would_be_made_alike(tmp_path, vocabulary)
         assert find_manifest(vocabulary, 99, tmp_path / "moved") is None
 
 
-def test_another_max_length_prepares_anew(tmp_path, vocabulary):
+def test_another_max_length_encodes_anew(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     both = [vocabulary.encode(list(pair.values())) for pair in PAIRS]
     shortest, *_ = sorted(max(len(ids) for ids in pair) for pair in both)
     assert len(made(PAIRS, vocabulary, shortest, tmp_path)) == 1
 
 
-def test_another_vocabulary_prepares_anew(tmp_path, vocabulary):
+def test_another_vocabulary_encodes_anew(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     other = learn(size=290)
     prepared = made(PAIRS, other, 99, tmp_path)
@@ -236,7 +236,7 @@ def test_changed_text_makes_its_shards_anew_and_no_others(tmp_path, vocabulary, 
     assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"shard-00004"}
 
 
-# What a kill or a full disk leaves
+# After a kill or on a full disk
 
 
 def truncate(path):
@@ -249,7 +249,7 @@ def empty(path):
 
 @pytest.mark.parametrize("damage", [os.remove, truncate, empty])
 @pytest.mark.parametrize("name", [MANIFEST, "shard-00000.ids.npy", "shard-00000.lengths.npy"])
-def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage):
+def test_damaged_split_is_not_read_but_repaired(tmp_path, vocabulary, name, damage):
     expected = sentences(made(PAIRS, vocabulary, 99, tmp_path), 0)
     damage(tmp_path / name)
     with pytest.raises((OSError, ValueError)):
@@ -258,7 +258,7 @@ def test_damaged_split_is_not_read_but_mended(tmp_path, vocabulary, name, damage
     assert sentences(made(PAIRS, vocabulary, 99, tmp_path), 0) == expected
 
 
-# Prepares 400 pairs in 40 shards, slowly, and tells its workers' process ids.
+# Encodes 400 pairs into 40 shards, slowly.
 SLOW = """
 import sys, time
 from pipelines import encode
@@ -347,7 +347,7 @@ def test_few_blocks_are_in_memory():
 
 
 def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
-    """The old manifest must not vouch for a mixture of old and new shards."""
+    """The old manifest would declare a mixture of old and new shards complete."""
     monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 10)
     made(MANY, vocabulary, 99, tmp_path)
 
@@ -368,7 +368,7 @@ def test_lengths_that_do_not_fit_their_ids(tmp_path, vocabulary):
         EncodedSplit.load(tmp_path)
 
 
-def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
+def test_shards_of_fewer_pairs_than_the_manifest_says(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"pairs": 4}))
@@ -377,7 +377,7 @@ def test_shards_of_fewer_pairs_than_the_manifest_tells(tmp_path, vocabulary):
 
 
 def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
-    """A shard counts as whole from then on."""
+    """A shard with a summary counts as complete."""
     order = []
     write = storage.write
     monkeypatch.setattr(storage, "write", lambda d, n, c: (order.append(n), write(d, n, c)))
@@ -388,8 +388,8 @@ def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
     assert order[2:] == ["shard-00000.json", MANIFEST]
 
 
-def test_old_summary_does_not_vouch_for_new_files(tmp_path, vocabulary, monkeypatch):
-    """Killed between the files and the summary of a shard that replaces another."""
+def test_old_summary_does_not_cover_new_files(tmp_path, vocabulary, monkeypatch):
+    """A kill may come after the files and before the summary of a shard that replaces another."""
     made(PAIRS, vocabulary, 99, tmp_path)
     write = storage.write
 
@@ -418,12 +418,12 @@ def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch
     assert not list((tmp_path / "train").iterdir())
 
 
-# At an address of tf.io.gfile
+# At an address for tf.io.gfile
 
 
 @pytest.mark.parametrize("scheme", ["ram://bucket", "file://{folder}"])
 def test_shards_at_an_address_are_fetched(tmp_path, vocabulary, monkeypatch, scheme):
-    monkeypatch.setattr(encode, "in_order", map)  # what is in memory, other processes lack
+    monkeypatch.setattr(encode, "in_order", map)  # other processes do not see ram://
     monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 8)
     address = scheme.format(folder=tmp_path / "far") + f"/{os.getpid()}/train"
     encode_split(lambda: MANY, vocabulary, 99, address)
@@ -444,7 +444,7 @@ def test_fetching_again_copies_what_is_missing_or_has_changed(tmp_path, vocabula
     fetch_split(address, near)
     files = [name for directory, name in copied if directory == address]
     assert files == [MANIFEST, "shard-00001.ids.npy"]
-    # As many pairs and pieces as before, so that no file's size tells.
+    # As many pairs and pieces as before, so no file's size shows the change.
     other = [{"source": pair["target"], "target": pair["source"]} for pair in MANY]
     made(other, vocabulary, 99, tmp_path / "far")
     fetch_split(address, near)
@@ -473,7 +473,7 @@ def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch)
     assert len(EncodedSplit.load(near)) == 50
 
 
-def test_copy_of_another_split_is_not_believed_after_a_kill(tmp_path, vocabulary, monkeypatch):
+def test_copy_of_another_split_is_not_trusted_after_a_kill(tmp_path, vocabulary, monkeypatch):
     address, near = f"file://{tmp_path}/far", tmp_path / "near"
     made(MANY, vocabulary, 99, tmp_path / "far")
     fetch_split(address, near)

@@ -1,4 +1,4 @@
-"""The same shards from Apache Beam's local runner as from this machine's own processes."""
+"""Encoding on Apache Beam's local runner gives the same shards as encoding in local processes."""
 
 import sys
 
@@ -37,7 +37,7 @@ def test_files_are_those_of_encode_split(tmp_path, vocabulary):
     assert manifest["shards"] == 7
 
 
-def test_goes_on_where_it_was_stopped(tmp_path, vocabulary):
+def test_resumes_where_it_was_stopped(tmp_path, vocabulary):
     encode_split(lambda: PAIRS[:32], vocabulary, 99, tmp_path)
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
     manifest = encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path), LOCAL)
@@ -54,14 +54,14 @@ def test_shards_may_lie_at_an_address(tmp_path, vocabulary):
     assert contents(tmp_path / "far") == contents(tmp_path / "here")
 
 
-def test_bad_text_is_told_as_always(tmp_path, vocabulary):
+def test_bad_text_is_reported_as_without_beam(tmp_path, vocabulary):
     pairs = [{"source": "", "target": "x"}]
     with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: 1 with an empty"):
         encode_split_on_beam(lambda: pairs, vocabulary, 99, str(tmp_path), LOCAL)
 
 
 def test_failed_start_leaves_no_manifest(tmp_path, vocabulary):
-    """Else it would vouch for a mixture of old and new shards."""
+    """A manifest would declare a mixture of old and new shards complete."""
     encode_split(lambda: PAIRS, vocabulary, 99, tmp_path)
 
     def broken():

@@ -1,4 +1,4 @@
-"""The Python and the graph version must agree on everything; so must two processes."""
+"""The Python and the graph version of the vocabulary agree, and so do two processes."""
 
 import hashlib
 import json
@@ -33,14 +33,14 @@ GERMAN = [
     "Ein Finger, eine Hand und ein Arm sind im Winter warm.",
 ]
 
-# Text to what comes back: NFKC, single spaces, one line, everything else as it went in.
+# {text: the text after encoding and decoding}: NFKC, single spaces, one line, else unchanged.
 ODD = {
     "": "",
     "   ": "",
     "  a  b ": "a b",
     "Über Äpfel": "Über Äpfel",
     "e\u0301 und \u00e9": "é und é",  # NFD and NFC
-    # sentencepiece's NFKC is a table of sequences: it leaves marks without a composed form alone.
+    # sentencepiece's NFKC is a table of sequences; it keeps marks without a composed form.
     "x\u0301\u0323\u0302": "x\u0301\u0323\u0302",
     "\u1112\u1161\u11ab\uae00": "한글",  # conjoining jamo and a syllable
     "ﬁ ① ａ Å": "fi 1 a Å",  # compatibility forms
@@ -83,7 +83,7 @@ def decode_in_graph(vocabulary: Vocabulary, ids: list[list[int]]) -> list[str]:
 
 
 def random_sentences(count: int) -> list[str]:
-    """Hostile characters mixed with any others, from one seed."""
+    """Return random text of hostile and other characters, from a fixed seed."""
     generator = random.Random(0)
     hostile = "aé<s>/0x4\u2581\0\n\r\t\x1f\x7f\x85\u2028\u200d\u0301👩🏽🚀א\u200f한\ufeff\ufffd "
     scalars = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
@@ -109,7 +109,7 @@ def test_odd_strings_come_back_normalised_in_both_versions(vocabulary):
 
 
 def test_every_unicode_character_is_the_same_in_both_versions(vocabulary):
-    """1,112,064 characters, eight to a sentence, against sentencepiece's own normaliser."""
+    """Compare 1,112,064 characters, eight per sentence, with sentencepiece's own normaliser."""
     scalars = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     sentences = ["a".join(scalars[i : i + 8]) for i in range(0, len(scalars), 8)]
     ids = vocabulary.encode(sentences)
@@ -134,7 +134,7 @@ def test_random_text_is_the_same_in_both_versions(vocabulary):
 
 
 def test_random_ids_decode_to_the_same_line_in_both_versions(vocabulary):
-    """Mostly bytes that are not UTF-8, as an untrained model would produce them."""
+    """The ids are mostly bytes that are not UTF-8, as an untrained model produces them."""
     generator = np.random.default_rng(0)
     rows = generator.integers(0, 280, (5_000, 12)).tolist()
     texts = vocabulary.decode(rows)
@@ -144,7 +144,7 @@ def test_random_ids_decode_to_the_same_line_in_both_versions(vocabulary):
 
 
 def test_bytes_that_are_not_utf8_count_as_replacement_characters(vocabulary):
-    """Both as Python's "replace" reads them and as "surrogateescape" does."""
+    """Python may have read them with "replace" or with "surrogateescape"."""
     raw = [
         b"a\xffb",
         b"\xc3",
@@ -171,7 +171,7 @@ def test_real_text_is_the_same_in_both_versions():
     assert len(lines) == 2 * 1_014
     assert encode_in_graph(vocabulary, lines) == ids
     assert decode_in_graph(vocabulary, ids) == vocabulary.decode(ids)
-    # All of it is in NFKC already but for a few spaces at the ends.
+    # All of the text is in NFKC already, except for a few spaces at the ends.
     assert vocabulary.decode(ids) == [" ".join(line.split()) for line in lines]
 
 
@@ -250,7 +250,7 @@ def test_python_half_imports_no_tensorflow():
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-# What is learnt
+# Learning
 
 
 def test_size_is_exact_and_special_ids_are_fixed(vocabulary):
@@ -267,7 +267,7 @@ def test_size_is_exact_and_special_ids_are_fixed(vocabulary):
     ],
 )
 def test_merges_count_both_languages(english, german, merged):
-    """Room for one merge: the pair that is most frequent over all the text."""
+    """There is room for one merge, of the most frequent pair in all the text."""
     characters = len({*"".join(english + german)}) + 1  # and the mark of a word's start
     vocabulary = Vocabulary.learn(english + german, 3 + 256 + characters + 1)
     pieces = {word: len(vocabulary.encode([word])[0]) - 1 for word in ("ab", "xy")}
@@ -286,7 +286,7 @@ def test_learning_is_deterministic_and_takes_an_iterator(vocabulary):
 
 
 def test_pieces_do_not_depend_on_the_threads(monkeypatch, tmp_path):
-    """The model file stores the number of threads, so only the listings can be equal."""
+    """The model file stores the number of threads, so the listings are compared."""
     text = [f"{a} {b}" for a in ENGLISH + GERMAN for b in random_sentences(300)]
     listings = []
     for threads in (1, 5):

@@ -1,4 +1,4 @@
-"""What counts and remembers words agrees with what reads whole sentences."""
+"""Counting and caching words gives the same results as reading whole sentences."""
 
 import io
 import pickle
@@ -26,7 +26,7 @@ TEXT = [
     "Die Katze sieht das Haus, und das Haus ist alt.",
     "Jeden Winter geht der alte Mann in das warme Haus.",
 ]
-# Where a word ends is a matter of the normaliser and of `_fold`, and only spaces are split at.
+# The code splits at spaces only; the normaliser and `_fold` decide where else a word ends.
 ODD = [
     *("", " ", "   ", "\t", "\n", "\0", "\ud800", "\x01", "\u2581", "\u00a0", "\ufeff"),
     *("a\tb", "a \t b", "cat\thouse 3", "cat\t3", "a\nb\r", "a\0b", "a\ud800b \udfff"),
@@ -59,7 +59,7 @@ def vocabulary() -> Vocabulary:
 
 
 def lines(*patterns: str) -> list[str]:
-    """All lines of real files."""
+    """Return all lines of real files."""
     if not DATA.exists():
         pytest.skip("needs shared/data beside the checkout")
     paths = [path for pattern in patterns for path in sorted(DATA.glob(pattern))]
@@ -67,7 +67,7 @@ def lines(*patterns: str) -> list[str]:
 
 
 def random_sentences(count: int) -> list[str]:
-    """Spaces of all kinds, marks, controls and words, from one seed."""
+    """Return random text of spaces of all kinds, marks, controls and words, from a fixed seed."""
     generator = random.Random(0)
     parts = [" "] * 12 + list("\t\u2581\u00a0\u0301\u0344\u200d\0\x01\x85\u3000\u00a8\u00b4\ufeff")
     parts += [*"\ud800\r\n한\u1112\u1161eﷺ", "👩🏽", "the", "Haus", "</s>"]
@@ -86,7 +86,7 @@ def random_sentences(count: int) -> list[str]:
 
 
 def from_sentences(sentences: list[str], size: int) -> list[tuple[str, float]]:
-    """The pieces and scores that sentencepiece learns by itself, all lines folded as ever."""
+    """Return the pieces and scores that sentencepiece learns from the folded sentences."""
     model = io.BytesIO()
     options = vocabulary_module._LEARNING | {"input_format": "text"}
     sentencepiece.SentencePieceTrainer.train(
@@ -105,7 +105,7 @@ def pieces(model: bytes) -> list[tuple[str, float]]:
 
 
 def has(vocabulary: Vocabulary, *characters: str) -> list[bool]:
-    """Which characters have a piece of their own."""
+    """Return the characters that have a piece of their own."""
     return [vocabulary.encode([c])[0][-2] not in BYTES for c in characters]
 
 
@@ -129,13 +129,13 @@ def test_hostile_text_gives_the_pieces_of_whole_sentences():
 
 
 def test_a_tab_inside_a_word_is_a_space_and_no_count():
-    """Were it a count, "ab" would be seen 9 times, and "xy" the rarer pair."""
+    """If it were read as a count, "ab" would occur 9 times, and "xy" would be the rarer pair."""
     learnt = Vocabulary.learn(["ab\t9", "xy xy"], 3 + 256 + 6 + 1)
     assert [len(row) - 1 for row in learnt.encode(["ab", "xy"])] == [3, 2]
 
 
 def test_what_sentencepiece_reserves_costs_a_word_and_no_sentence():
-    """U+2585 stands for unknown characters while it learns; it drops what contains it."""
+    """sentencepiece uses U+2585 for unknown characters in learning, and drops words with it."""
     learnt = Vocabulary.learn(["ab\u2585 xy xy"], 3 + 256 + 3 + 1)
     assert has(learnt, "x", "a", "\u2585") == [True, False, False]
 
@@ -153,7 +153,7 @@ def test_what_sentencepiece_reserves_costs_a_word_and_no_sentence():
     ],
 )
 def test_the_most_frequent_words_are_learnt_from(monkeypatch, limits, kept):
-    """Three times "eff"; twice "ad" and "cc", "ad" first; once "zz"."""
+    """The text has "eff" three times, "ad" and then "cc" twice, and "zz" once."""
     for name, value in limits.items():
         monkeypatch.setattr(word_counts, name, value)
     learnt = Vocabulary.learn(
@@ -163,7 +163,7 @@ def test_the_most_frequent_words_are_learnt_from(monkeypatch, limits, kept):
 
 
 def test_the_table_is_cut_while_it_is_read(monkeypatch):
-    """One word is kept when there are three, so "c" is never seen more often than "a"."""
+    """Of three words one is kept, so "c" never overtakes "a"."""
     text = ["a a", "b c", "d e", "c c"]
     assert has(Vocabulary.learn(text, 3 + 256 + 6), "a", "c") == [True, True]
     monkeypatch.setattr(word_counts, "_COUNTED_AT_ONCE", 1)
@@ -173,7 +173,7 @@ def test_the_table_is_cut_while_it_is_read(monkeypatch):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, BadInput])
 def test_what_stops_the_reading_or_the_handing_over_passes_through(monkeypatch, error):
-    """sentencepiece lets pass what the first line raises, and nothing later."""
+    """sentencepiece itself passes on only an exception raised by the first line."""
     text = [*TEXT, "stop"]
 
     def stopped(text):
@@ -195,7 +195,7 @@ def test_short_text_is_learnt_quietly(capfd):
 
 
 def test_long_text_is_announced(monkeypatch, capfd):
-    """The bar, and the part of the work that has none: 34 distinct words."""
+    """Counting shows a bar; learning, from 34 distinct words, prints a note."""
     bar = word_counts.tqdm
     monkeypatch.setattr(word_counts, "tqdm", lambda **options: bar(**options | {"delay": 0}))
     monkeypatch.setattr(vocabulary_module, "_MANY_WORDS", 34)
@@ -235,7 +235,7 @@ def test_flat_ids_of_hostile_text(vocabulary):
 
 
 def test_flat_ids_of_every_character_beside_spaces(vocabulary):
-    """Whole sentences of 50 characters; of planes without assigned characters every 64th."""
+    """Sentences of 50 characters cover all characters, and every 64th in unassigned planes."""
     points = [*range(0x32400), *range(0x32400, 0xE0000, 64), *range(0xE0000, 0xE0200)]
     contexts = "a {0} c", "a{0} b", "a {0}b", " {0} ", "  {0}a ", "{0}"
     parts = [contexts[i % 6].format(chr(c)) for i, c in enumerate(points)]
@@ -247,7 +247,7 @@ def test_flat_ids_of_every_character_beside_spaces(vocabulary):
 
 
 def test_flat_ids_where_the_mark_of_a_words_start_has_no_piece():
-    """One space to 9,000 characters is rarer than what the pieces cover."""
+    """One space in 9,000 characters is rarer than the coverage of the pieces."""
     learnt = Vocabulary.learn(["日本語" * 9_000] * 2, 270)
     assert learnt._processor.piece_to_id("\u2581") == UNK
     assert_flat_is_encode(learnt, ["日 本", "日本語\u2581 x", *random_sentences(1_000)])
@@ -276,7 +276,7 @@ def test_remembered_words_are_not_encoded_again(vocabulary):
 
 @pytest.mark.parametrize(("size", "dtype"), [(65_536, np.uint16), (65_537, np.int32)])
 def test_ids_have_the_smallest_type_that_fits(size, dtype):
-    """60,000 characters and the pieces that they make with the mark of a word's start."""
+    """60,000 characters also make pieces with the mark of a word's start."""
     text = " ".join(map(chr, range(0x20000, 0x20000 + 60_000)))
     learnt = Vocabulary.learn([text], size)
     ids, _ = learnt.encode_flat([text])

@@ -14,9 +14,10 @@ from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.serving import ctranslate2 as ctranslate2_export
+from t2t_repro.workdir import Workdir
 
 ctranslate2 = pytest.importorskip("ctranslate2")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,7 @@ def exported(tiny_run, tmp_path_factory):
     from t2t_repro import experiment, export
 
     directory = tmp_path_factory.mktemp("ctranslate2") / "1"
-    export.save_ctranslate2(experiment.restore(tiny_run, {}), directory)
+    export.save_ctranslate2(experiment.restore(Workdir(tiny_run), {}), directory)
     return directory
 
 
@@ -151,7 +152,7 @@ def test_the_directory_is_all_it_takes(exported, tiny_run):
     assert (settings["training_step"], settings["decode"]["max_extra_length"]) == (500, 20)
 
 
-def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
+def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     """But for where EOS is never among the likeliest four continuations; this model is a poor one.
 
     With the demo's model all of 1,000 sentences are translated alike.
@@ -160,11 +161,13 @@ def test_the_example_of_the_readme_translates_like_us(exported, tiny_run):
     from t2t_repro.decoding.translator import translate_lines
 
     lines = [pair["source"] for pair in islice(toy_ende.examples("dev"), 200)]
-    run = experiment.restore(tiny_run, {"max_extra_length": 200})  # as good as none, as theirs
+    run = experiment.restore(
+        Workdir(tiny_run), {"max_extra_length": 200}
+    )  # as good as none, as theirs
     ours = list(translate_lines(run.translator(), lines))
 
     (code,) = re.findall(
-        r"```python\n(import json\n\nimport ctranslate2\n.*?)```", README, flags=re.DOTALL
+        r"```python\n(import json\n\nimport ctranslate2\n.*?)```", PAGE, flags=re.DOTALL
     )
     assert 'export = "runs/toy_ende/ct2/1"' in code
     code = code.replace("runs/toy_ende/ct2/1", str(exported))

@@ -20,8 +20,12 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro import cli, export
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = "\n".join(
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/serving.md")
+)
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
 
 
@@ -33,16 +37,16 @@ SETTINGS = {"beam_size": 3, "max_source_length": 300, "max_extra_length": 2}
 def run(tiny_run):
     from t2t_repro import experiment
 
-    return experiment.restore(tiny_run, SETTINGS)
+    return experiment.restore(Workdir(tiny_run), SETTINGS)
 
 
 @pytest.fixture(scope="module")
 def exports(run, tmp_path_factory):
     """Three exports by name."""
     directory = tmp_path_factory.mktemp("exports")
-    export.save(run, directory / "text" / "1")
-    export.save(run, directory / "ids" / "1", ids_only=True)
-    export.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
+    saved_model.save(run, directory / "text" / "1")
+    saved_model.save(run, directory / "ids" / "1", ids_only=True)
+    saved_model.save(run, directory / "bfloat16" / "1", weights="bfloat16", ids_only=True)
     return directory
 
 
@@ -156,7 +160,7 @@ def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, export
 
     from t2t_repro import experiment
 
-    rounded = experiment.restore(tiny_run, SETTINGS)
+    rounded = experiment.restore(Workdir(tiny_run), SETTINGS)
     for weight in rounded.model.trainable_variables:
         weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
     loaded = tf.saved_model.load(str(exports / "bfloat16" / "1"))
@@ -303,17 +307,17 @@ def test_warm_up_requests_are_answered(exports, name):
     assert sizes == {signature: [1, 8] for signature in warmed}
 
 
-def test_requests_of_the_readme_fit(signatures):
+def test_requests_of_the_documentation_fit(signatures):
     """Row and column format of TensorFlow Serving's REST interface."""
-    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", README)]
-    assert len(bodies) == 2
+    bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", PAGES)]
+    assert len(bodies) == 3
     for body in bodies:
         rows = body.get("instances")
         inputs = {"text": [row["text"] for row in rows]} if rows else body["inputs"]
         signature = signatures[body.get("signature_name", "serving_default")]
         outputs = signature(**{key: tf.constant(value) for key, value in inputs.items()})
         assert all(value.shape[0] == len(inputs["text"]) for value in outputs.values())
-    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in README
+    assert 'request.inputs["text"].CopyFrom(tf.make_tensor_proto(["' in PAGES
 
 
 # Mistakes
@@ -345,11 +349,11 @@ def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
 @pytest.mark.parametrize("signature", ["serving_default", "nbest"])
 def test_an_export_without_text_does_not_translate(exports, signature):
     with pytest.raises(BadInput, match=f"no '{signature}' of text in it; was it made with --ids"):
-        export.load(exports / "ids", signature)
+        saved_model.load(exports / "ids", signature)
 
 
 @pytest.mark.parametrize(
-    "save", [functools.partial(export.save, ids_only=True), export.save_ctranslate2]
+    "save", [functools.partial(saved_model.save, ids_only=True), export.save_ctranslate2]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
     """As far as a limit on the size of files can act one."""

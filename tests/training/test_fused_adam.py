@@ -19,7 +19,7 @@ def trained(adam: type[keras.optimizers.Adam]) -> list[np.ndarray]:
         gradients = [random.normal(size=weight.shape).astype("float32") for weight in weights]
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], weights)
     assert optimizer.iterations == 3
-    moments = [*optimizer._momentums, *optimizer._velocities]
+    moments = optimizer.variables[-4:]
     return [np.array(variable) for variable in (*weights, *moments)]
 
 

@@ -32,7 +32,7 @@ from t2t_repro.training.trainer import Trainer
 
 # What a shell has; importing Keras sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-STOPPED = "stopped; the state is saved, the same command goes on from it"
+STOPPED = "stopped; the state is saved, the same command resumes from it"
 
 TINY = {
     "num_layers": 1,
@@ -304,7 +304,7 @@ def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
         child = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--checkpoint_steps=0")
         child.wait_until(lambda child=child: "perplexity" in child.stderr)
         assert child.end(number) == 1
-        assert f"going on from step {steps[-1]:,} of 1,000,000" in child.stderr
+        assert f"resuming from step {steps[-1]:,} of 1,000,000" in child.stderr
         assert child.stderr.splitlines()[-1] == STOPPED
         assert "Traceback" not in child.stderr
         before, steps = steps, saved_steps(workdir / "checkpoints")
@@ -320,7 +320,7 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
     last = int(tf.train.latest_checkpoint(checkpoints).rpartition("-")[2])
     child = Child(workdir, f"--train_steps={last + 1}", *flags)
     assert child.end() == 0, child.stderr
-    assert f"going on from step {last} of {last + 1}" in child.stderr
+    assert f"resuming from step {last} of {last + 1}" in child.stderr
     assert saved_steps(checkpoints)[-1] == last + 1
 
 

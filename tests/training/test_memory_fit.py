@@ -22,12 +22,12 @@ def tokens_per_batch(count, **changes):
 
 
 def test_a_limit_gives_the_least_parts_that_keep_to_it():
-    assert memory_fit.parts_of_batch(tokens_per_batch(25_000), replicas=1) == 1
+    assert memory_fit.count_micro_batches(tokens_per_batch(25_000), replicas=1) == 1
     for limit, replicas, parts in [(25_000, 1, 1), (24_999, 1, 2), (5_000, 1, 5), (5_000, 2, 3)]:
         limited = tokens_per_batch(25_000, max_tokens_per_replica=limit)
-        assert memory_fit.parts_of_batch(limited, replicas) == parts
+        assert memory_fit.count_micro_batches(limited, replicas) == parts
     both = tokens_per_batch(25_000, max_tokens_per_replica=12_500, accumulate=4)
-    assert memory_fit.parts_of_batch(both, replicas=1) == 4
+    assert memory_fit.count_micro_batches(both, replicas=1) == 4
 
 
 def trials(monkeypatch, fits):
@@ -45,16 +45,16 @@ def trials(monkeypatch, fits):
 def test_auto_divides_until_the_worst_batch_fits(monkeypatch):
     tried = trials(monkeypatch, fits=8_000)
     auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
-    assert memory_fit.parts_of_batch(auto, replicas=1) == 4
+    assert memory_fit.count_micro_batches(auto, replicas=1) == 4
     # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of half as many
     assert tried == [(40_960, (pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (117, 59, 29)]
-    assert memory_fit.parts_of_batch(auto, replicas=4) == 1
+    assert memory_fit.count_micro_batches(auto, replicas=4) == 1
 
 
 def test_auto_says_what_to_do_where_not_one_sentence_fits(monkeypatch):
     trials(monkeypatch, fits=255)
     with pytest.raises(BadInput, match=r"not even one pair of 256 .* --max_length"):
-        memory_fit.parts_of_batch(tokens_per_batch(25_000, max_tokens_per_replica="auto"), 1)
+        memory_fit.count_micro_batches(tokens_per_batch(25_000, max_tokens_per_replica="auto"), 1)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Arithmetic of what TensorBoard shows."""
 
-import itertools
 import types
 
 import keras
@@ -15,31 +14,27 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def interval(monkeypatch):
-    """Two batches of 2 x 3 source and 2 x 4 target cells; each look at the clock takes 0.5 s."""
-    import numpy as np
+def stats(monkeypatch):
+    """Two steps with batches of 2 x 3 source and 2 x 4 target cells; the clock starts at 100 s."""
     import tensorflow as tf
 
-    from t2t_repro.training import step_stats as intervals
+    from t2t_repro.training import step_stats
 
-    clock = itertools.count(100.0, 0.5)
-    ours = types.SimpleNamespace(monotonic=lambda: next(clock))
-    monkeypatch.setattr(intervals, "time", ours)
+    ours = types.SimpleNamespace(monotonic=lambda: 102.5)
+    monkeypatch.setattr(step_stats, "time", ours)
     source = tf.constant([[5, 6, 1], [7, 1, 0]])
     target = tf.constant([[5, 6, 7, 1], [1, 0, 0, 0]])
-    interval = intervals.Interval(began=ours.monotonic())
-    batches = iter([(source, target)] * 2)
+    stats = step_stats.StepStats(began=100.0)
     for _ in range(2):
-        fetched = interval.fetch(batches)
-        np.testing.assert_array_equal(fetched[0], source)
-        interval.sums.append(tf.constant([20.0, 10.0, 5.0]))  # 5 target tokens, padding left out
-    return interval
+        stats.add_batch(source, target, waited=0.5)
+        stats.add_step(tf.constant([20.0, 10.0, 5.0]))  # 5 target tokens, padding left out
+    return stats
 
 
-def test_values_are_means_and_rates(interval):
+def test_values_are_means_and_rates(stats):
     model = Model(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
-    values = interval.values(model, rows=60, peak_tflops=1e-6)
-    seconds = 5 * 0.5  # the clock was read five times since the beginning
+    values = stats.values(model, rows=60, peak_tflops=1e-6)
+    seconds = 2.5
     assert values["loss"] == pytest.approx(40 / 10)
     assert values["perplexity"] == pytest.approx(2.718281828**2)
     assert values["target_tokens_per_s"] == pytest.approx(10 / seconds)

@@ -20,6 +20,7 @@ from t2t_repro import config, experiment
 from t2t_repro.config import Train
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
 torch = pytest.importorskip("torch", reason="a dev extra")
 torch_twin = pytest.importorskip("torch_twin")
@@ -153,7 +154,7 @@ def test_losses_of_base_follow_the_twins(tmp_path):
     settings = config.resolve(
         "wmt14_ende", overrides=smaller | {"dropout": 0.0, "data_dir": str(tmp_path)}
     )
-    run = experiment.build(settings, tmp_path / "run", default_strategy())
+    run = experiment.build(settings, Workdir(tmp_path / "run"), default_strategy())
     trainer = Trainer(run.model, settings.train, run.strategy)
     batching = Batching(
         run.corpus.train(),

@@ -234,7 +234,7 @@ if "two" in trainers:
                 "ids": ids.numpy().tolist(),
             }
     dropped = build(two, 0.3)
-    dropped.part_dropout()
+    dropped.seed_replicas()
     state = dropped.model.non_trainable_variables[0].value
     results["seeds"] = [s.numpy().tolist() for s in two.experimental_local_results(state)]
     before = weights(dropped)

@@ -1,4 +1,4 @@
-"""IBM model 1 beside one written from its equations, and on text whose words are known to match."""
+"""IBM model 1 against an implementation of its equations, and on text with known links."""
 
 from collections import defaultdict
 
@@ -14,7 +14,7 @@ BOOK = [
 
 
 def expected(pairs, rounds=6):
-    """t(f|e) after so many rounds, as its paper tells them, for every (e, f) that meet."""
+    """Return t(f|e) after a number of rounds, by the paper's equations, for co-occurring (e, f)."""
     likelihood = defaultdict(lambda: 1.0)
     for _ in range(rounds):
         counts, totals = defaultdict(float), defaultdict(float)
@@ -30,7 +30,7 @@ def expected(pairs, rounds=6):
 
 
 def linked(pairs):
-    """What both directions agree on, by `expected`."""
+    """Return the links that both directions agree on, by `expected`."""
     forward, back = expected(pairs), expected([(t, s) for s, t in pairs])
     return [
         [
@@ -45,7 +45,7 @@ def linked(pairs):
 
 
 def random_pairs(rng, count):
-    """Word n is translated as word n, in another order; a tenth are noise."""
+    """Word n is translated as word n, in another order; a tenth of the words are noise."""
     for _ in range(count):
         source = rng.integers(0, 40, rng.integers(1, 9))
         target = rng.permutation(np.where(rng.random(len(source)) < 0.1, 0, source))

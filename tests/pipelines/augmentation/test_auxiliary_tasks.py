@@ -1,8 +1,8 @@
-"""Each pair once more, as a task of its own, from text whose lexicon is known."""
+"""Auxiliary tasks add a second pair for each pair; the text has a known lexicon."""
 
 import numpy as np
 import pytest
-from pieces import pieces
+from pieces import pieces, toy_batches
 
 from pipelines.augmentation import auxiliary_tasks
 from pipelines.augmentation.alignment import lexicon, links
@@ -10,8 +10,6 @@ from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, MARKS
-from t2t_repro import config
-from t2t_repro.corpus import Corpus
 
 MOST = 256
 COUNT = 300
@@ -28,7 +26,7 @@ def tasks(toy_vocabulary, toy_split):
 
 
 def second(tasks, epoch=0):
-    """The pairs that a task adds: (mark, words of the source, words of the target)."""
+    """Return the added pairs as (mark, words of the source, words of the target)."""
     decode = tasks.vocabulary.decode
     return [
         (mark, *(text.split() for text in decode([source, target])))
@@ -71,7 +69,7 @@ def test_in_the_others_words_give_way_to_their_like(texts, tasks):
             changed = (source[i], target[j]) != (s[i], t[j])
             assert not changed or (s[i], t[j]) in known
             replaced.append(changed)
-    assert 0.4 < np.mean(replaced) < 0.55  # some are replaced by themselves
+    assert 0.4 < np.mean(replaced) < 0.55  # a draw may give the same words
 
 
 def test_each_epoch_has_others_and_a_restart_the_same(toy_vocabulary, toy_split, tasks):
@@ -97,11 +95,10 @@ def test_a_corpus_too_large_to_be_aligned_is_refused(toy_vocabulary, toy_split, 
 
 
 def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
-    """Pieces that were drawn stay, and the words behind them are aligned all the same."""
+    """The pieces of BPE dropout are kept, and alignment uses the words that they spell."""
     settings = {"train_steps": 100, "cooldown_share": 0.25, "bpe_dropout": 0.1}
     settings |= {"auxiliary_tasks": True, "tokens_per_batch": 600, "max_length": 99}
-    corpus = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path)
-    own = corpus.batching()
+    own = toy_batches(tmp_path, settings)
     dropout, tasks = own.alterations
     assert isinstance(dropout, BpeDropout)
     assert (tasks.max_length, own.altered_updates) == (99, 75)

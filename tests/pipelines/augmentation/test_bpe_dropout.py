@@ -1,4 +1,4 @@
-"""The same sentences in other pieces, at random but the same ones again."""
+"""BPE dropout: the same sentences in other pieces, which are random but reproducible."""
 
 import dataclasses
 import gc
@@ -6,15 +6,13 @@ import weakref
 
 import numpy as np
 import pytest
-from pieces import pieces
+from pieces import pieces, toy_batches
 
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Batching
 from pipelines.encode import encode_split
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import EOS
-from t2t_repro import config
-from t2t_repro.corpus import Corpus
 
 MOST = 256
 
@@ -37,7 +35,7 @@ def batching(prepared, *alterations, updates=10**6):
 
 
 def rows(own, epoch, updates_before=0, first=0):
-    """Of an epoch's batches, both sides of each."""
+    """Return the rows of an epoch's batches, both sides of each."""
     split = own.for_epoch(epoch, updates_before)
     return [
         side.tolist() for batch in split.batches(epoch, first).as_numpy_iterator() for side in batch
@@ -92,7 +90,7 @@ def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
 
 
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
-    """TensorFlow keeps the functions that read batches; the text must not hang on them."""
+    """TensorFlow keeps the functions that read batches; they must not keep the text."""
     own = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
     split, batches = weakref.ref(own.split), own.batches(epoch=0)
     del own
@@ -126,11 +124,11 @@ def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
 def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
-    own = Corpus(config.resolve("toy_ende", overrides=settings), tmp_path).batching()
+    own = toy_batches(tmp_path, settings)
     (dropout,) = own.alterations
     assert (dropout.dropout, own.altered_updates, dropout.max_length) == (0.1, last, 99)
 
 
 def test_without_it_the_prepared_pieces_are_read(tmp_path):
-    own = Corpus(config.resolve("toy_ende"), tmp_path).batching()
+    own = toy_batches(tmp_path, {})
     assert own.for_epoch(epoch=0, updates_before=0) is own

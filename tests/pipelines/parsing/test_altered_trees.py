@@ -1,4 +1,4 @@
-"""Altered trees keep what a tree is: tags, brackets, and words that the tags are known to have."""
+"""Altered trees keep the tags and brackets, and their words occur with those tags."""
 
 import pytest
 from paths import DATA
@@ -18,7 +18,7 @@ def gold():
 
 @pytest.fixture(scope="module")
 def copies(gold):
-    """[(what was altered, altered)]."""
+    """Return [(original tree, altered tree)]."""
     parts = []
     for tree, following in zip(gold, gold[1:] + gold[:1], strict=True):
         whole = (tree, trees.joined(tree, following))

@@ -1,4 +1,4 @@
-"""Trees to targets and back without loss, and a tree from whatever a model may write."""
+"""Trees survive conversion to targets and back, and every output of a model gives a tree."""
 
 import itertools
 import random
@@ -24,7 +24,7 @@ WORDS = ["The", "cat", "sleeps", "."]
 
 
 def spelt(text):
-    """(NP DT )NP, as it is easier to read, in the letters of a target."""
+    """Convert (NP DT )NP, which is easier to read, to the letters of a target."""
     return re.sub(r"(?<!\S)\)(?=\S)", "close", re.sub(r"(?<!\S)\((?=\S)", "open", text))
 
 
@@ -74,18 +74,18 @@ def test_the_vocabulary_loses_no_symbol_and_most_are_one_piece(name):
         )
 
 
-# What a model may write; every tree has the words a b c d.
+# Malformed outputs; every tree has the words a b c d.
 
 
 @pytest.mark.parametrize(
     ("text", "tree"),
     [
-        # closings that are missing, too many, or of another bracket
+        # closing brackets that are missing, surplus, or have another label
         ("(S (NP A B (VP C D )S", "(S (NP (A a) (B b) (VP (C c) (D d))))"),
         ("(S (NP A B )NP )NP C )VP D )S )S", "(S (NP (A a) (B b)) (C c) (D d))"),
         ("(S (NP A )VP B )NP C D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
         (")S )S A B C D", "(A a) (B b) (C c) (D d)"),
-        # too many and too few words
+        # surplus and missing words
         ("(S A B C D E (NP F )NP )S", "(S (A a) (B b) (C c) (D d))"),
         ("(S (NP A B", "(S (NP (A a) (B b) (XX c) (XX d)))"),
         ("(S (NP A )NP B )S", "(S (NP (A a)) (B b) (XX c) (XX d))"),
@@ -94,34 +94,34 @@ def test_the_vocabulary_loses_no_symbol_and_most_are_one_piece(name):
         ("(S (NP )NP )S", "(S (XX a) (XX b) (XX c) (XX d))"),
         ("A", "(A a) (XX b) (XX c) (XX d)"),
         ("", "(XX a) (XX b) (XX c) (XX d)"),
-        # brackets without words, chains, labels that nobody knows
+        # brackets without words, chains, unknown labels
         ("(S (NP )NP A (PP (NP )NP )PP B C D )S", "(S (A a) (B b) (C c) (D d))"),
         ("(S (S A B C D )S )S", "(S (S (A a) (B b) (C c) (D d)))"),
         ("(Hund A )Hund B ⁇ D", "(Hund (A a)) (B b) (⁇ c) (D d)"),
-        # brackets where none belong, marks without a label
+        # stray brackets, bracket symbols without a label
         ("(S A( ) B) C(D )S", "(S (A a) (B b) (C c) (D d))"),
         ("open A B close C D", "( (A a) (B b)) (C c) (D d)"),
-        # words that are spelt: as many as there are, one of them misspelt
+        # spelt words: the right number, one of them misspelt
         ("(S (NP a_A b_B )NP x_C d_D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
-        # left out: they go with the word before, or with the first
+        # missing words belong to the word before, or to the first
         ("(S (NP a_A d_D )NP )S", "(S (NP (A a) (XX b) (XX c) (D d)))"),
         ("(S (NP a_A )NP (VP d_D )VP )S", "(S (NP (A a) (XX b) (XX c)) (VP (D d)))"),
         ("(S (NP a_A b_B )NP )S", "(S (NP (A a) (B b) (XX c) (XX d)))"),
         ("(S (NP c_C d_D )NP )S", "(S (NP (XX a) (XX b) (C c) (D d)))"),
-        # said twice, or of another sentence: no word is theirs
+        # repeated words and words of another sentence stand for no word
         ("(S (NP a_A b_B )NP b_E c_C d_D )S", "(S (NP (A a) (B b)) (C c) (D d))"),
         ("(S (NP a_A )NP (VP x_X y_Y )VP b_B c_C d_D )S", "(S (NP (A a)) (B b) (C c) (D d))"),
         ("(S (NP x_X )NP )S", "(S (NP (X a) (XX b) (XX c) (XX d)))"),
-        # some are spelt, some are not
+        # some words are spelt, some are not
         ("(S (NP A b_B )NP D )S", "(S (NP (A a) (B b)) (D c) (XX d))"),
     ],
 )
-def test_a_broken_target_is_mended(text, tree):
+def test_a_malformed_output_is_repaired(text, tree):
     assert mended(text) == tree
 
 
-def test_as_many_words_are_matched_as_can_be():
-    """No longer sequence is in both, of all that there are."""
+def test_as_many_words_as_possible_are_matched():
+    """Among all common subsequences none is longer."""
     rng = random.Random(4)
     for _ in range(2000):
         said, words = (rng.choices("abc", k=rng.randrange(1, 12)) for _ in range(2))
@@ -133,7 +133,7 @@ def test_as_many_words_are_matched_as_can_be():
         assert not set.intersection(*longer)
 
 
-def test_whatever_comes_there_is_a_tree_with_exactly_the_words():
+def test_every_output_gives_a_tree_with_exactly_the_words():
     rng = random.Random(1)
     marks = ["(S", ")S", "(NP", ")NP", ")VP", "DT", "NN", ".", "(", ")", "()", "x)y", "((", "é"]
     known = [spelt(mark) for mark in marks] + ["open", "close", "opened", "a_NN", "open_", "_"]
@@ -166,7 +166,7 @@ def test_a_run_is_scored_by_its_targets():
     perfect = score([TARGET], [TARGET], settings)
     assert (perfect["f1"], perfect["exact_match"], perfect["tagging_accuracy"]) == (100, 100, 100)
     worse = score([spelt("(S DT NN (VP VBZ )VP ."), "X X X ."], [TARGET, TARGET], settings)
-    # S and VP of S, NP and VP; of the other tree nothing.
+    # S and VP of S, NP and VP are matched; nothing of the other tree is.
     assert worse["recall"] == pytest.approx(100 * 2 / 6)
     assert worse["precision"] == 100
     assert (worse["lines"], worse["skipped"]) == (2, 0)
@@ -182,7 +182,7 @@ def test_punctuation_taken_for_a_word_is_what_evalb_leaves_out():
 
 
 def test_words_lost_do_not_make_a_sentence_one_that_evalb_leaves_out():
-    """One tag too few, and the full stop's stands beside a word; one too many, and beside none."""
+    """With a missing tag, the full stop's is beside a word; with a surplus tag, beside none."""
     score = PROBLEMS["toy_parsing"].score
     outputs = [TARGET.replace(" NN ", " "), TARGET.replace(" NN ", " JJ NN ")]
     result = score(outputs, [TARGET] * 2, resolve("toy_parsing"))

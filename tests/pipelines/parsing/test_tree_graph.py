@@ -1,4 +1,4 @@
-"""Trees by TensorFlow's operations: those that `linear_trees` makes of the same output."""
+"""TensorFlow's operations make the same trees as `linear_trees` from the same outputs."""
 
 import random
 import re
@@ -20,7 +20,7 @@ graph = tf.function(bracketed, input_signature=[TEXT, TEXT])
 
 
 def in_the_graph(sentences, outputs):
-    """Of any number of lines, 100 at a time."""
+    """Return the trees of any number of outputs, computed 100 at a time."""
     pairs = [
         graph(*(tf.constant(lines[at : at + 100], tf.string) for lines in (sentences, outputs)))
         for at in range(0, max(len(sentences), 1), 100)
@@ -29,7 +29,7 @@ def in_the_graph(sentences, outputs):
 
 
 def in_python(sentence, output):
-    """What the graph is to say; white space is ASCII's."""
+    """Return the expected tree; only ASCII white space separates words."""
     escaped = sentence.replace("(", "-LRB-").replace(")", "-RRB-")
     return trees.bracketed(restored(output, re.findall(r"\S+", escaped, re.ASCII)))
 
@@ -67,7 +67,7 @@ def test_real_trees(file):
 
 
 def damaged(symbols, rng):
-    """Symbols lost, doubled, swapped, replaced, put in, or cut off."""
+    """Damage a target: symbols are lost, doubled, swapped, replaced, inserted or cut off."""
     strange = ["open", "close", "opens", "openopenS", "openclose", "closeNP", "closeX", "XX", ","]
     strange += ["cat_NN", "open_VB", "a_b_openS", "_,", "b_", "_", "__", "a__", "ß_é"]
     strange += [".", "``", "-LRB-", "(", ")", "()", "x)y", "((", "é", "\u2047", "openÜ", "closeÜ"]
@@ -80,7 +80,7 @@ def damaged(symbols, rng):
     return symbols[: rng.randrange(len(symbols) + 1)] if rng.random() < 0.1 else symbols
 
 
-def test_whatever_a_model_writes():
+def test_damaged_outputs():
     rng = random.Random(1)
     pairs = list(toy_parsing.examples("dev"))
     space = [" "] * 9 + ["  ", "\t", "\n", "\r\n", "\v", "\f", "\u00a0", "\u2028", "\x85", "\x1c"]
@@ -98,7 +98,7 @@ def test_whatever_a_model_writes():
 
 
 def test_words_spelt_in_disorder():
-    """Few words, so that there are many ways to match them; some outputs spell but a part."""
+    """With few distinct words there are many ways to match; some outputs spell only a part."""
     rng = random.Random(3)
     symbols = ["openS", "openNP", "closeS", "closeNP", "a_A", "b_B", "c_C", ",_,", "._.", "x_X"]
     symbols += ["NN", "open_O"]
@@ -108,7 +108,7 @@ def test_words_spelt_in_disorder():
 
 
 def test_symbols_drawn_at_random():
-    """Mostly brackets, of few kinds, so that they close each other in every way."""
+    """The symbols are mostly brackets with few labels, so they close each other in every way."""
     rng = random.Random(2)
     symbols = ["openS", "openNP", "closeS", "closeNP", "open", "close", "closeVP", "NN", ".", "("]
     outputs = [" ".join(rng.choices(symbols, k=rng.randrange(25))) for _ in range(8000)]

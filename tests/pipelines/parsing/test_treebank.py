@@ -1,4 +1,4 @@
-"""Trees as files hold them, the layouts of a treebank, and the real treebanks' oddities."""
+"""Files of trees, the layouts of a treebank, and the oddities of real treebanks."""
 
 import gzip
 import itertools
@@ -15,7 +15,7 @@ from t2t_repro.problems import PROBLEMS
 real_trees = pytest.mark.skipif(
     not (DATA / "gum_trees").exists(), reason=f"needs the treebanks in {DATA}"
 )
-# A tree as the LDC writes one: a root without a name, functions, indices, traces, many lines.
+# A tree in the LDC's style: an unnamed root, function tags, indices, traces, several lines.
 RAW = """
 ( (S
     (NP-SBJ-1 (DT The) (NN cat) )
@@ -154,7 +154,7 @@ def sentence(number):
 
 
 def wsj(home, sections=range(25)):
-    """Files as the LDC ships them, two in each section."""
+    """Write files in the LDC's layout, two in each section."""
     for section, number in itertools.product(sections, (1, 2)):
         folder = home / f"{section:02}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,8 @@ def test_altered_trees_follow_the_treebank_s_own(tmp_path):
     extra.write_text(sentence(4))
     settings = {"altered_copies": 2, "extra_tree_files": [str(extra)]}
     train = words("train", tmp_path, **settings)
-    # Gold; copies of RAW, alone and with File1, and parts; the same of File1, without parts.
+    # The treebank; copies of RAW, alone and joined with File1, and its parts; likewise for File1,
+    # which has no parts.
     lengths = [11, 1, *[11, 12, 11, 12, 8, 7, 6, 4], *[1, 12, 1, 12], 1]
     assert [len(sentence.split()) for sentence in train] == lengths
     assert train[1] == train[-3] == train[-5] == "File1"
@@ -266,7 +267,7 @@ def test_one_file_a_split(tmp_path):
     assert "train.mrg and train.ptb for train" in refusal("train", tmp_path)
 
 
-# The real ones
+# Real treebanks
 
 
 @real_trees

@@ -1,4 +1,4 @@
-"""The builder downloads for real here, from a server on 127.0.0.1 laid out as the source is."""
+"""The builder downloads from a server on 127.0.0.1 that mirrors the layout of the source."""
 
 import functools
 import gzip
@@ -21,7 +21,7 @@ SIZES = {"train": 29_000, "dev": 1_014, "test": 1_000}
 
 
 def made_up_text(name):
-    """Text of its own for each of the twelve files: 12 train, 3 dev and 2 test lines."""
+    """Return a distinct text for each of the twelve files: 12 train, 3 dev and 2 test lines."""
     count = 12 if "train" in name else 3 if "val" in name else 2
     return "".join(f"{name} Übung {n}\n" for n in range(count)).encode()
 
@@ -34,7 +34,7 @@ def expected_pairs(split, tokenized):
 
 @pytest.fixture
 def data_dir(tmp_path):
-    """Made-up files, the training ones gzipped, as in a --data_dir."""
+    """Write made-up files as in a --data_dir; the training files are gzipped."""
     directory = tmp_path / "files"
     (directory / "tok").mkdir(parents=True)
     for name in multi30k.SHA256:
@@ -48,7 +48,7 @@ def data_dir(tmp_path):
 
 @pytest.fixture
 def served(tmp_path):
-    """The directory of a running server that takes the place of the source repository."""
+    """Run a server in place of the source repository, and return its directory."""
     directory = tmp_path / "served"
     for name in multi30k.SHA256:
         text = made_up_text(name)
@@ -68,7 +68,7 @@ def served(tmp_path):
 
 @pytest.fixture
 def tfds_home(tmp_path, monkeypatch):
-    """An empty place for TFDS's data, and made-up texts as the known ones."""
+    """Return an empty directory for TFDS, with the digests of the made-up texts registered."""
     home = tmp_path / "tfds"
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(home))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -132,7 +132,7 @@ def test_one_file_of_a_pair_missing(data_dir):
 
 
 def test_given_files_are_taken_as_they_are(data_dir):
-    """A user may cut the files or mend a sentence: no digest is asked of them."""
+    """A user may shorten the files or correct a sentence: their digests are not checked."""
     for language in ("en", "de"):
         (data_dir / f"val.{language}").write_text("another\n", encoding="utf-8")
     pairs = multi30k.examples("dev", data_dir=str(data_dir), tokenized=False)
@@ -154,8 +154,8 @@ def test_addresses():
 @both_versions
 def test_download_prepare_and_read(served, tfds_home, tokenized, capsys):
     assert download("train", tokenized) == expected_pairs("train", tokenized)
-    assert capsys.readouterr().out == ""  # Standard output belongs to the results.
-    shutil.rmtree(served)  # What follows reads what TFDS has prepared.
+    assert capsys.readouterr().out == ""  # Standard output is reserved for results.
+    shutil.rmtree(served)  # From here on, the data TFDS has prepared are read.
     for split in ("dev", "test"):
         assert download(split, tokenized) == expected_pairs(split, tokenized)
     prepared = multi30k.examples("dev", data_dir=str(tfds_home), tokenized=tokenized)
@@ -205,7 +205,7 @@ def test_a_file_that_the_server_lacks(served, tfds_home):
 
 def test_no_network(tfds_home, monkeypatch):
     monkeypatch.setattr(multi30k, "BASE_ADDRESS", "http://127.0.0.1:9")  # Nobody listens there.
-    # TFDS would retry for over three minutes: it must not be reached.
+    # TFDS would retry for over three minutes, so it must not be called.
     monkeypatch.setattr(tfds.download.DownloadManager, "download", None)
     message = failure()
     assert message.startswith("Multi30k cannot be downloaded (ConnectionError); wanted")

@@ -35,7 +35,7 @@ def one_line(raised):
 
 @pytest.fixture
 def numbered(tmp_path):
-    """2,000 pairs (sN, tN)."""
+    """Write 2,000 pairs (sN, tN)."""
     return {
         "source_files": [write(tmp_path / "s", "".join(f"s{n}\n" for n in range(2000)))],
         "target_files": [write(tmp_path / "t", "".join(f"t{n}\n" for n in range(2000)))],
@@ -76,7 +76,7 @@ def test_tab_separated(tmp_path):
 
 
 def test_reading_streams(tmp_path):
-    """The first pair comes before the broken third line is reached."""
+    """The first pair is yielded before the broken third line is reached."""
     path = write(tmp_path / "a.tsv", "1\tI\n2\tII\nno tab\n")
     pairs = parallel_text.examples("train", **{**NO_FILES, "tsv_files": [path]})
     assert next(pairs) == {"source": "1", "target": "I"}
@@ -122,7 +122,7 @@ def test_own_dev_files_leave_the_test_split_where_it_was(tmp_path, numbered):
 
 
 def test_a_repeated_source_is_never_on_both_sides(tmp_path):
-    """100 sentences, five times each, each time with another translation."""
+    """Each of 100 sentences occurs five times, each time with another translation."""
     rows = "".join(f"s{n % 100}\tt{n}\n" for n in range(500))
     path = write(tmp_path / "a.tsv", rows)
     sides = [
@@ -137,7 +137,7 @@ def test_a_repeated_source_is_never_on_both_sides(tmp_path):
 
 @pytest.fixture
 def message(tmp_path):
-    """Reads one pair of files with the given content; returns the one line that is raised."""
+    """Read a pair of files with the given content, and return the one-line message raised."""
 
     def read_files(source, target, name="en"):
         files = {"source_files": [str(tmp_path / name)], "target_files": [str(tmp_path / "de")]}

@@ -1,7 +1,7 @@
-"""TFDS downloads, unpacks and prepares for real here: small archives that are laid out as WMT's.
+"""TFDS really downloads, unpacks and prepares here, but from small archives in WMT's layout.
 
-They hold other real text in place of each corpus, and lie where TFDS keeps what it has fetched, or
-are served by an HTTP proxy on 127.0.0.1, since the addresses of WMT are plain http ones.
+The archives contain other real text in place of each corpus. They lie in TFDS's cache, or an HTTP
+proxy on 127.0.0.1 serves them; this works because WMT's addresses are plain http.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ TRAIN_PAIRS = {"de-en": 2000 + 1000 + 990, "fr-en": 1900 + 1100 + 800 + 988 + 70
 
 
 def expected_pairs(split, languages):
-    """In the order of the files; TFDS shuffles them."""
+    """Return the pairs in the order of the files; TFDS shuffles them."""
     other, english = sides(languages)
     files = {
         "dev": [("wmt_news/newstest2013.{}", None)],
@@ -85,7 +85,7 @@ def files(directory):
 
 
 def unfinished(data_dir):
-    """What TFDS gives a passing name: half of a download, of an unpacking, of a data set."""
+    """Return the paths with temporary names: partial downloads, unpackings and data sets."""
     return [
         path for path in data_dir.rglob("*") if ".tmp." in path.name or "incomplete" in path.name
     ]
@@ -96,7 +96,7 @@ real_disk_usage = shutil.disk_usage
 
 @pytest.fixture(autouse=True)
 def ample_disk(monkeypatch):
-    """The archives here are small; by the sizes of the real ones 47 GiB would have to be free."""
+    """Pretend the disk is large: the real archives' sizes would require 47 GiB of free space."""
     monkeypatch.setattr(
         shutil, "disk_usage", lambda path: real_disk_usage(path)._replace(free=2**37)
     )
@@ -104,7 +104,7 @@ def ample_disk(monkeypatch):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A function that gives a data directory in which TFDS has prepared the small archives."""
+    """Return a function that gives a data directory with the small archives prepared by TFDS."""
     made = {}
 
     def prepared(languages):
@@ -119,21 +119,21 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def copy(prepared, tmp_path):
-    """The directory of prepared data, of German, that a test may spoil; without the archives."""
+    """Return a copy of the prepared German data, without archives, that a test may damage."""
     shutil.copytree(prepared("de-en") / "wmt14_translate", tmp_path / "copy" / "wmt14_translate")
     return tmp_path / "copy" / "wmt14_translate" / "de-en" / "1.0.0"
 
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """Every request goes to a proxy that nobody runs."""
+    """Send every request to a proxy that does not exist."""
     monkeypatch.setenv("NO_PROXY", "")
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
-    """Answers for every host out of `contents`; `asked` lists the requests."""
+    """A proxy that serves `contents` for every host; `asked` lists the requests."""
 
     contents: dict
     asked: list
@@ -173,7 +173,7 @@ def proxy(monkeypatch):
 
 @pytest.fixture
 def served(proxy, monkeypatch):
-    """The small archives behind the proxy, with their own checksums as the registered ones."""
+    """Serve the small archives by the proxy, with their checksums registered in TFDS."""
     contents = small_archives("de-en")
     registered = builder("unused").url_infos
     for url, content in contents.items():
@@ -205,7 +205,7 @@ def test_the_order_is_always_the_same(prepared, tmp_path):
 
 
 def test_order_of_several_files(prepared):
-    """As many shards as 40 million pairs have are read one after another."""
+    """40 million pairs have several shards, which are read one after another."""
     shards = builder(prepared("de-en")).info.splits["test"].filepaths * 3
     batches = tfds_source._batches(shards, "en", "de")
     sources = [text.decode() for batch in batches for text in batch["en"]]
@@ -218,7 +218,7 @@ def test_prepared_data_are_read_without_archives_or_network(
 ):
     shutil.copytree(prepared(languages) / "wmt14_translate", tmp_path / "wmt14_translate")
     before = files(tmp_path)
-    capsys.readouterr()  # what preparing said, if this test is the first to need it
+    capsys.readouterr()  # discard the notes of a preparation that this test triggers
     assert read("test", tmp_path, languages) == read("test", prepared(languages), languages)
     assert files(tmp_path) == before
     assert capsys.readouterr() == ("", "")
@@ -232,7 +232,7 @@ def test_preparing_says_so_once_and_leaves_stdout_alone(tmp_path, no_network, ca
     said = [line for line in err.splitlines() if line.startswith("wmt14_translate/de-en: ")]
     assert said == [
         "wmt14_translate/de-en: downloading 0 of 4 archives (0.00 GiB) to "
-        f"{tmp_path}/downloads, then unpacking and preparing; disk needed in all: 9.03 GiB"
+        f"{tmp_path}/downloads, then unpacking and preparing; total disk space needed: 9.03 GiB"
     ]
     assert not unfinished(tmp_path)
     read("dev", tmp_path)
@@ -277,7 +277,7 @@ def test_every_archive_has_a_registered_size_and_checksum(languages, tmp_path):
 
 
 def test_archives_that_count_as_fetched(tmp_path, served):
-    """What TFDS says is what counts: one without its .INFO is none, one of an old layout is."""
+    """TFDS's rules apply: an archive without .INFO does not count, one in the old layout does."""
     put_into_cache(tmp_path, {url: content for url, (content, _) in served.contents.items()})
     cache, crawl = tmp_path / "downloads", archive(tmp_path, CRAWL).place
     Path(f"{archive(tmp_path, NEWS).place}.INFO").unlink()
@@ -290,7 +290,7 @@ def test_archives_that_count_as_fetched(tmp_path, served):
 
 
 def test_disk_that_is_needed(tmp_path):
-    """Less by an archive when that is there, by its content when that is unpacked too."""
+    """The need falls by an archive if it is there, and by its content if it is unpacked."""
 
     def needed():
         return wmt.needed_bytes(wmt.archives(builder(tmp_path, "fr-en"), "fr-en"), "fr-en")
@@ -339,7 +339,7 @@ def test_no_network(tmp_path, no_network):
 
 
 def test_a_server_answers_503(tmp_path, served):
-    """The last one asked: nothing is downloaded before all have answered."""
+    """The last server asked fails: nothing is downloaded before all have answered."""
     served.contents[DEV] = None
     message = failure(tmp_path)
     assert f"cannot be downloaded (503 Server Error: Service Unavailable for url: {DEV})" in message
@@ -356,7 +356,7 @@ def test_download_prepare_and_read(prepared, tmp_path, served, capsys):
 
 
 def test_a_download_that_breaks_off(tmp_path, served):
-    """What was fetched before is kept; nothing of the half is."""
+    """Finished downloads are kept; the partial one is deleted."""
     content, size = served.contents[CRAWL]
     served.contents[CRAWL] = (content[:-100], size)
     message = failure(tmp_path)
@@ -373,7 +373,7 @@ def test_a_download_with_another_checksum(tmp_path, served):
     served.contents[CRAWL] = (b"another", 7)
     message = failure(tmp_path)
     assert message.startswith(
-        f"{CRAWL}: has another checksum than TFDS knows; wanted {size:,} bytes"
+        f"{CRAWL}: its checksum is not the one that TFDS knows; wanted {size:,} bytes"
     )
     assert hashlib.sha256(content).hexdigest() in message
     assert "run again" in message
@@ -384,13 +384,13 @@ def test_a_download_with_another_checksum(tmp_path, served):
 
 
 def test_an_archive_put_there_by_hand(tmp_path, served):
-    """As the messages advise; it is checked like the others, and is not deleted."""
+    """The messages advise it; the archive is checked like the others, and is not deleted."""
     content, _ = served.contents.pop(CRAWL)
     by_hand = tmp_path / "downloads" / "manual" / "training-parallel-commoncrawl.tgz"
     by_hand.parent.mkdir(parents=True)
     by_hand.write_bytes(b"another")
     message = failure(tmp_path)
-    assert message.startswith(f"{by_hand}: has another checksum than TFDS knows")
+    assert message.startswith(f"{by_hand}: its checksum is not the one that TFDS knows")
     assert "delete it and run again" in message
     assert by_hand.exists()
     by_hand.write_bytes(content)
@@ -398,7 +398,7 @@ def test_an_archive_put_there_by_hand(tmp_path, served):
 
 
 def test_an_address_without_a_checksum_is_not_trusted(tmp_path, served, monkeypatch):
-    """Were TFDS to lose one, it would believe any bytes."""
+    """If TFDS lost a checksum, it would accept any bytes."""
     known = wmt.archives(builder(tmp_path), "de-en")
     monkeypatch.setattr(wmt, "archives", lambda builder, languages: known)
     monkeypatch.delitem(builder("unused").url_infos, NEWS)
@@ -418,7 +418,7 @@ def damaged_archives():
 
 @pytest.mark.parametrize("damage", damaged_archives())
 def test_a_damaged_archive_in_the_cache(tmp_path, served, damage):
-    """TFDS believes its cache for ever after: the archive and what was unpacked must go."""
+    """TFDS never checks its cache again, so the archive and its unpacked content are deleted."""
     good = {url: content for url, (content, _) in served.contents.items()}
     put_into_cache(tmp_path, good | {EUROPARL: damaged_archives()[damage]})
     place = archive(tmp_path, EUROPARL).place
@@ -432,8 +432,8 @@ def test_a_damaged_archive_in_the_cache(tmp_path, served, damage):
     assert [url for verb, url in served.asked if verb == "GET"] == [EUROPARL]
 
 
-def test_what_else_hinders_preparing(tmp_path, served):
-    """Archives are kept when they are good."""
+def test_other_failures_of_the_preparation(tmp_path, served):
+    """Intact archives are kept."""
     good = {url: content for url, (content, _) in served.contents.items()}
     put_into_cache(tmp_path, good)
     before = files(tmp_path)
@@ -483,7 +483,7 @@ def _remove(name):
 
 
 def _cut_between_records(directory):
-    """A TFRecord starts with the length of its data, between 12 and 4 bytes of frame."""
+    """A TFRecord has 12 bytes, which begin with the data's length, its data, and 4 bytes."""
     path = directory / TRAIN_FILE
     size = int.from_bytes(path.read_bytes()[:8], "little")
     os.truncate(path, 12 + size + 4)
@@ -526,8 +526,8 @@ def test_unusable_prepared_data(copy, no_network, spoil, expected):
     assert message.endswith("prepared anew, or give another --data_dir")
 
 
-def test_damage_is_told_where_it_is_reached(copy, no_network):
-    """Reading streams: what lies before the damage arrives."""
+def test_damage_is_reported_when_it_is_reached(copy, no_network):
+    """Reading streams: the pairs before the damage are yielded."""
     size = (copy / TRAIN_FILE).stat().st_size
     os.truncate(copy / TRAIN_FILE, size - 1)
     pairs = wmt.examples("train", languages="de-en", data_dir=str(copy.parents[2]))
@@ -564,7 +564,7 @@ def test_train_without_network(tmp_path, no_network):
 @both_languages
 @pytest.mark.slow
 def test_train(prepared, tmp_path, languages):
-    """Two updates of a tiny model, in a process of its own."""
+    """Train a tiny model for two updates in a separate process."""
     problem = {"de-en": "wmt14_ende", "fr-en": "wmt14_enfr"}[languages]
     flags = {
         "num_layers": 1,

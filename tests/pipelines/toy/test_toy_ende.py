@@ -1,4 +1,4 @@
-"""The grammar of toy_ende, held against German that was written by hand."""
+"""The grammar of toy_ende, compared with German written by hand."""
 
 import hashlib
 import itertools
@@ -21,7 +21,7 @@ from pipelines.toy.words import Adjective, Case, Group, Noun, Pair, Verb
 
 
 def _entries(kind: type) -> list:
-    """All entries of one kind in the lexicon's tables, however deep these are nested."""
+    """Return all entries of one kind in the lexicon's tables, however deeply nested."""
 
     def walk(value: object) -> list:
         if isinstance(value, kind):
@@ -47,13 +47,13 @@ A, BARE, MY, NO, THE, THIS = (
 
 
 def np(determiner, words: str, **number) -> NounPhrase:
-    """A noun phrase from "adjective noun" or "noun", in the singular unless told."""
+    """Return a noun phrase from "adjective noun" or "noun", singular by default."""
     *adjective, noun = words.split()
     return NounPhrase(determiner, NOUNS[noun], *(ADJECTIVES[word] for word in adjective), **number)
 
 
 def clause(subject, verb: str, *objects: tuple, tense="present", negated=False, **rest) -> Clause:
-    """A clause; objects are (phrase, case), `place` and `complement` belong to the predicate."""
+    """Return a clause; objects are (phrase, case), `place` and `complement` are the predicate's."""
     parts = {name: rest.pop(name) for name in ("place", "complement") if name in rest}
     predicate = Predicate(VERBS[verb], tuple(Object(*pair) for pair in objects), **parts)
     return Clause(subject, predicate, tense, negated, **rest)
@@ -124,7 +124,7 @@ class TestCorpus:
 
 
 class TestCorpusRules:
-    """Rules of German held against what was drawn, by other means than the grammar's own."""
+    """Rules of German, checked on drawn sentences independently of the grammar's code."""
 
     @pytest.mark.parametrize(
         ("noun", "before"),
@@ -337,7 +337,7 @@ def test_coordinated_clauses_both_have_the_verb_second():
 
 
 def test_a_place_takes_the_dative_and_a_goal_the_accusative():
-    """ "in" and "on" govern both cases; "in dem" and "in das" become one word."""
+    """The prepositions "in" and "on" govern both cases; "in dem" and "in das" are contracted."""
     table, kitchen, house = (np(THE, noun) for noun in ("table", "kitchen", "house"))
     (on_place, _), (on_goal, *_) = toy_lexicon.POSITIONS, toy_lexicon.GOALS
     in_place, into = toy_lexicon.PLACES[0], toy_lexicon.ROUTES[0]

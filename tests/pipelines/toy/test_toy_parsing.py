@@ -1,4 +1,4 @@
-"""The grammar of toy_parsing: what it promises of its trees."""
+"""The properties of the trees that the grammar of toy_parsing draws."""
 
 import hashlib
 import itertools
@@ -14,7 +14,7 @@ from pipelines.parsing.linear_trees import linear, restored
 from pipelines.parsing.trees import Tree, bracketed
 from pipelines.toy import toy_parsing
 
-# Of the Penn Treebank.
+# The Penn Treebank's.
 LABELS = {"S", "NP", "VP", "PP", "ADJP", "ADVP", "PRT", "SBAR", "WHNP"}
 TAGS = {
     *("DT", "NN", "NNS", "NNP", "JJ", "IN", ".", ",", "PRP", "PRP$", "VB", "VBD", "VBZ", "VBP"),
@@ -33,7 +33,7 @@ def trees(corpus) -> list[Tree]:
 
 
 def constituents(trees, label):
-    """(tree, bracket) of every bracket of a label."""
+    """Return (tree, bracket) for every bracket with a label."""
     return [(tree, b) for tree in trees for b in tree.brackets if b.label == label]
 
 
@@ -105,7 +105,7 @@ def test_sentences_are_written_as_sentences(trees):
 
 
 def test_with_belongs_to_the_noun_or_to_the_verb_by_what_follows_it(trees):
-    """A thing that one has on is the noun's, a person is company: the same order of words."""
+    """In the same order of words, a thing worn belongs to the noun, a companion to the verb."""
     parents = {"NP": set(), "VP": set()}
     for tree, phrase in constituents(trees, "PP"):
         words = tree.words[phrase.start : phrase.end]
@@ -126,7 +126,7 @@ def test_a_particle_stands_by_its_verb(trees):
 
 
 def test_verbs_agree_with_their_subjects(trees):
-    """A single noun or "he" goes before VBZ, "they" and plurals before VBP."""
+    """A singular noun or "he" precedes VBZ; "they" and plurals precede VBP."""
     subjects = {"VBZ": set(), "VBP": set()}
     for tree in trees:
         for first, second in itertools.pairwise(tree.leaves):

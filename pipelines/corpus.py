@@ -1,0 +1,242 @@
+"""A run's text as ids: its vocabulary and its splits, made on first use.
+
+The work directory holds them. Runs may share them in another directory, which may be an address for
+tf.io.gfile:
+
+    corpus.json             the settings and the fingerprint of the text that the rest was made from
+    vocabulary.model        the vocabulary, and vocabulary.vocab, its pieces for people to read
+    prepared/train-.../     see `pipelines.shards`; named after text, vocabulary and length limit,
+                            so that runs with different ones never write to one place
+
+A run that shares a corpus copies corpus.json and the vocabulary, and from an address also the
+training split. The dev split is always in the work directory.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipelines import storage
+from pipelines.encode import (
+    Pair,
+    block_fingerprint,
+    blocks,
+    encode_split,
+    fetch_split,
+    find_manifest,
+    text_fingerprint,
+)
+from pipelines.errors import BadInput
+from pipelines.shards import MANIFEST, EncodedSplit
+from pipelines.vocabulary import FILES, Vocabulary
+
+_DESCRIPTION = "corpus.json"
+
+Description = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The vocabulary and the splits of one run.
+
+    Args:
+        examples: Returns the pairs of a split, "train", "dev" or "test".
+        workdir: The run's work directory.
+        settings: The settings that decide, with the text itself, how the training split comes out.
+            Runs that share a corpus must agree on them.
+        vocabulary_size: Pieces of the vocabulary.
+        max_length: The most pieces on a side of a training pair, EOS included; longer ones are
+            dropped.
+        max_source_length: The same limit for held-out pairs, which is where the decoder cuts.
+        shared_dir: The directory or address that runs share; None if each has its own corpus.
+        is_settled: Whether the run has read all of its text; it is not read again then.
+        read_only: Whether another process, the chief of several workers, makes everything.
+    """
+
+    examples: Callable[[str], Iterator[Pair]]
+    workdir: Path
+    _: dataclasses.KW_ONLY
+    settings: Mapping[str, Any]
+    vocabulary_size: int
+    max_length: int
+    max_source_length: int
+    shared_dir: str | None = None
+    is_settled: bool = False
+    read_only: bool = False
+
+    @property
+    def shared(self) -> str | None:
+        """The directory or address that runs share, as `storage` wants it."""
+        return self.shared_dir and self.shared_dir.removeprefix("file://").rstrip("/")
+
+    @property
+    def home(self) -> str:
+        """The directory or address where vocabulary and training split are made."""
+        return self.shared or str(self.workdir)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary, learnt on both sides of the training text if there is none yet.
+
+        Raises:
+            BadInput: the shared directory holds another corpus, or the text cannot be used.
+        """
+        if not self.is_settled:
+            found = self._find_description()
+            if found and self._has_same_text(found):
+                self._copy(self.home, str(self.workdir))
+            else:
+                self._learn()
+        return Vocabulary.load(self.workdir)
+
+    def prepare_train(self, beam_options: list[str] | None = None) -> str:
+        """Encode what is missing of the training split, here or, given options, on Apache Beam.
+
+        Returns:
+            The directory or address of the split.
+
+        Raises:
+            BadInput: the text has changed since the vocabulary was learnt from it; and as
+                `pipelines.encode.encode_split`.
+        """
+        vocabulary, limit = self.vocabulary, self.max_length
+        if not (fingerprint := _read_json(str(self.workdir)).get("text")):
+            raise BadInput(
+                f"{self.workdir / _DESCRIPTION}: missing; copy it back, or begin a new run in "
+                "another --workdir"
+            )
+        key = f"{fingerprint} {vocabulary.fingerprint} {limit}"
+        directory = f"{self.home}/prepared/train-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+        if (self.is_settled or self.shared) and find_manifest(vocabulary, limit, directory):
+            return directory
+        if beam_options is None:
+            manifest = encode_split(self._train_text, vocabulary, limit, directory)
+        else:
+            from pipelines.encode_on_beam import encode_split_on_beam
+
+            manifest = encode_split_on_beam(
+                self._train_text, vocabulary, limit, directory, beam_options
+            )
+        if manifest["text"] != fingerprint:
+            storage.remove(directory, MANIFEST)
+            raise BadInput(
+                f"the training text is not the text that {self.workdir / FILES[0]} was learnt "
+                "from; bring that text back, or begin a new run in another --workdir"
+            )
+        return directory
+
+    def train(self) -> EncodedSplit:
+        """Return the training split, without pairs longer than `max_length`."""
+        directory = self.prepare_train()
+        if storage.is_address(directory):
+            local = self.workdir / "prepared" / Path(directory).name
+            if not self.read_only:
+                fetch_split(directory, local)
+            directory = str(local)
+        return self._load("train", directory)
+
+    def held_out(self, split: str, folder: Path) -> EncodedSplit:
+        """Return the dev or test split, encoded in `folder`, without what the decoder would cut."""
+        limit, directory = self.max_source_length, folder / split
+        if not self.read_only:
+            encode_split(lambda: self.examples(split), self.vocabulary, limit, directory)
+        return self._load(split, str(directory))
+
+    def _train_text(self) -> Iterator[Pair]:
+        return self.examples("train")
+
+    def _find_description(self) -> Description:
+        """Return the description of what `home` holds; empty if there is none that can be used.
+
+        A setting that the description lacks did not exist when the corpus was made: it was off.
+        """
+        found = _read_json(self.home)
+        differing = {k: v for k, v in self.settings.items() if v != found.get(k, False)}
+        if not found or not differing:
+            return found
+        if not self.shared:
+            return {}  # from a start that failed, with other settings
+        other = [f"{name}: {value} (there {found.get(name)})" for name, value in differing.items()]
+        raise BadInput(
+            f"--prepared_dir={self.shared} holds another corpus, {', '.join(other)}; use the same "
+            "settings or another directory"
+        )
+
+    def _has_same_text(self, found: Description) -> bool:
+        """Return whether the text is still the described one; of a shared text, its first block."""
+        text = blocks(self._train_text())
+        if not self.shared:
+            return found["text"] == text_fingerprint(block_fingerprint(pairs) for _, pairs in text)
+        _, pairs = next(text, (0, []))
+        if found["text_begins"] != block_fingerprint(pairs):
+            raise BadInput(
+                f"--prepared_dir={self.shared} holds another text; use another directory"
+            )
+        return True
+
+    def _learn(self) -> None:
+        """Learn the vocabulary and write it with its description, here and where it is shared."""
+        fingerprints: list[str] = []
+
+        def sentences() -> Iterator[str]:
+            for _, pairs in blocks(self._train_text()):
+                fingerprints.append(block_fingerprint(pairs))
+                for pair in pairs:
+                    yield pair["source"]
+                    yield pair["target"]
+
+        # Remove what a failed start with other text or settings has left.
+        (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
+        for split in self.workdir.glob("prepared/train-*"):
+            shutil.rmtree(split)
+        vocabulary = Vocabulary.learn(sentences(), self.vocabulary_size)
+        vocabulary.save(self.workdir)
+        description = dict(self.settings) | {
+            "text": text_fingerprint(fingerprints),
+            "text_begins": fingerprints[0],
+            "vocabulary": vocabulary.fingerprint,
+        }
+        content = json.dumps(description, indent=2) + "\n"
+        storage.write(str(self.workdir), _DESCRIPTION, content.encode())
+        print(
+            f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr
+        )
+        # Another run may have filled it meanwhile: with the same corpus, or this raises.
+        if self.shared and not self._find_description():
+            self._copy(str(self.workdir), self.shared)
+
+    def _load(self, split: str, directory: str) -> EncodedSplit:
+        """Load an encoded split; the process that made it reports its counts on stderr."""
+        try:
+            encoded = EncodedSplit.load(directory)
+        except OSError as error:
+            raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
+        except (ValueError, KeyError) as error:
+            raise BadInput(
+                f"{directory}: damaged ({error}); delete it and run the same command again"
+            ) from None
+        if not self.read_only:
+            print(f"{split}: {encoded.report()}", file=sys.stderr)
+        return encoded
+
+    def _copy(self, source: str, target: str) -> None:
+        """Copy the vocabulary, and then its description, from one directory to another."""
+        for name in (*FILES, _DESCRIPTION) if source != target else ():
+            if (content := storage.read(source, name)) is None:
+                raise BadInput(f"{source}: no {name} beside {_DESCRIPTION}; copy it again")
+            storage.write(target, name, content)
+
+
+def _read_json(directory: str) -> Description:
+    """Return the description in a directory, empty if there is none."""
+    content = storage.read(directory, _DESCRIPTION)
+    try:
+        return json.loads(content) if content else {}
+    except ValueError:
+        raise BadInput(f"{directory}/{_DESCRIPTION}: damaged, no JSON; copy it again") from None

@@ -1,0 +1,136 @@
+"""The start of `train`: devices, workers that agree on a configuration, and clear endings."""
+
+import os
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from pipelines.errors import BadInput
+from t2t_repro import config as configs
+from t2t_repro import experiment
+from t2t_repro.config import Config
+from t2t_repro.distributed.cluster import Cluster, WorkerGone
+from t2t_repro.distributed.strategy import count_replicas, default_strategy
+from t2t_repro.training.checkpoints import last_step
+from t2t_repro.training.loop import Stopped
+from t2t_repro.training.memory_fit import count_micro_batches
+from t2t_repro.workdir import Workdir
+
+_VISIBLE_AFTER = 90.0  # seconds; NFS looks at least once a minute by default
+
+
+def train(
+    problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
+) -> None:
+    """Train a new run, or resume the run in the work directory, on all devices and workers.
+
+    Raises:
+        BadInput: the run cannot be trained as it is asked for.
+        SystemExit: training was stopped by a signal; the state is saved.
+    """
+    try:
+        micro_batches = _micro_batches(problem, variant, workdir, overrides)
+        cluster = Cluster(default_strategy())
+        with cluster.watched():
+            config = agree_on_config(problem, variant, workdir, overrides, cluster)
+            most = int(cluster.share(micro_batches).numpy().max())
+            experiment.train(experiment.build(config, workdir, cluster.strategy), most)
+    except Stopped:
+        print("stopped; the state is saved, the same command resumes from it", file=sys.stderr)
+        sys.exit(1)
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        raise BadInput(
+            f"too little memory on a device ({str(error).splitlines()[0]}); the same command "
+            "with --max_tokens_per_replica=auto resumes, and computes steps in micro-batches that "
+            "fit"
+        ) from None
+    except WorkerGone as error:
+        _end_without(error, workdir)
+    if cluster.is_chief:
+        done = f"trained; now: python -m t2t_repro.evaluate --workdir={workdir.path}"
+        print(done, file=sys.stderr)
+
+
+def agree_on_config(
+    problem: str | None,
+    variant: str | None,
+    workdir: Workdir,
+    overrides: Mapping[str, Any],
+    cluster: Cluster,
+) -> Config:
+    """Return the configuration to train with, the same in every worker.
+
+    Of several workers the chief reads and encodes all text first. The others then find a run in the
+    work directory, which they share with the chief.
+
+    Raises:
+        BadInput: as `Workdir.config_to_train`; or this worker does not see what the chief wrote, or
+            has other flags.
+    """
+    given = problem, variant, overrides
+    if cluster.size == 1:
+        return workdir.config_to_train(*given)
+
+    def prepare() -> None:
+        config = workdir.config_to_train(*given)
+        corpus = experiment.corpus_of(config, workdir)
+        corpus.train()
+        corpus.held_out("dev", workdir.path / "prepared")
+        workdir.save_config(config)
+
+    cluster.by_chief(prepare)
+    _wait_for_config(workdir.config_file, cluster)
+    saved, config = configs.load(workdir.config_file), workdir.config_to_train(*given)
+    old, new = configs.flat(saved), configs.flat(config)
+    if changed := [name for name in new if new[name] != old[name]]:
+        raise BadInput(
+            f"{', '.join(changed)}: another value than {cluster.names[0]} was started with; give "
+            "all workers the same flags"
+        )
+    return config
+
+
+def _wait_for_config(path: Path, cluster: Cluster) -> None:
+    """Wait until this worker sees the file that the chief wrote: a network may take its time."""
+    (wanted, *_), *_ = cluster.share(_checksum(path)).numpy()
+    until = time.monotonic() + _VISIBLE_AFTER
+    while _checksum(path) != wanted:
+        if time.monotonic() > until:
+            raise BadInput(
+                f"{path}: not the file that {cluster.names[0]} has written; --workdir must be one "
+                "directory that all hosts share"
+            )
+        time.sleep(0.5)
+
+
+def _checksum(path: Path) -> int:
+    """Return the CRC-32 of the file at `path`, or -1 if it does not exist."""
+    return zlib.crc32(path.read_bytes()) if path.exists() else -1
+
+
+def _micro_batches(
+    problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
+) -> int:
+    """Return how many micro-batches a replica needs; tried before TensorFlow takes a device."""
+    replicas = count_replicas()
+    try:
+        config = workdir.config_to_train(problem, variant, overrides)
+    except (BadInput, OSError):
+        return 1  # raised again later, by all workers together
+    return count_micro_batches(config, replicas)
+
+
+def _end_without(gone: WorkerGone, workdir: Workdir) -> None:
+    """End this process: another worker is gone, and TensorFlow would wait for it at exit."""
+    step = last_step(workdir.checkpoints)
+    resume = f"command, they resume from step {step:,}" if step else "command"
+    print(
+        f"{gone}, its own messages may say why; start all workers again with the same {resume}",
+        file=sys.stderr,
+    )
+    os._exit(1)

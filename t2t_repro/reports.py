@@ -1,0 +1,70 @@
+"""Reports of a run: its size before training, its cost after it, and its scores.
+
+Results for programs go to results.json, lines for people to stderr.
+"""
+
+import sys
+import tempfile
+import typing
+from pathlib import Path
+
+import numpy as np
+
+from t2t_repro.decoding.translator import translate_lines
+from t2t_repro.distributed.strategy import device_names
+from t2t_repro.paper import cost
+from t2t_repro.problems import Scores
+from t2t_repro.training.dev_scores import each_pair_once
+from t2t_repro.training.trainer import Trainer
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.experiment import Experiment
+    from t2t_repro.training.loop import Loop
+
+
+def print_model(experiment: "Experiment", micro_batches: int) -> None:
+    """Print how large the model is, on which devices it trains, and in how many micro-batches."""
+    weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
+    devices = ", ".join(experiment.strategy.extended.worker_devices)
+    workers = experiment.cluster.size
+    of_all = f" of each of {workers} workers" if workers > 1 else ""
+    print(f"model: {weights:,} trainable parameters on {devices}{of_all}", file=sys.stderr)
+    if micro_batches > 1:
+        print(f"each replica computes a step in {micro_batches} micro-batches", file=sys.stderr)
+
+
+def record_cost(experiment: "Experiment", loop: "Loop") -> None:
+    """Print what training has cost so far, and write it to results.json."""
+    model = experiment.model
+    spent = cost.run_cost(
+        model.config,
+        model.rows,
+        experiment.config.train.precision,
+        cost.trained_positions(loop.batching.plan, int(loop.trainer.optimizer.iterations.numpy())),
+        float(loop.seconds),
+        device_names(experiment.strategy) * experiment.cluster.size,
+    )
+    print(cost.lines(spent), file=sys.stderr)
+    experiment.workdir.add_result("cost", spent)
+
+
+def evaluate(experiment: "Experiment", split: str) -> Scores:
+    """Score a split, "dev" or "test", and write the scores to results.json.
+
+    Raises:
+        BadInput: the text of the split or results.json cannot be used.
+    """
+    experiment.workdir.results()  # damage is found before the work
+    problem, config = experiment.problem, experiment.config
+    pairs = list(problem.examples(split, config))
+    sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
+    hypotheses = [line.translation for line in translate_lines(experiment.translator(), sources)]
+    scores = problem.score(hypotheses, references, config, sources)
+    trainer = Trainer(experiment.model, config.train, experiment.strategy)
+    # Not in the work directory: the files that are scored may change from one call to the next.
+    with tempfile.TemporaryDirectory() as folder:
+        held_out = experiment.corpus.held_out(split, Path(folder))
+        perplexity = trainer.perplexity(each_pair_once(held_out, config))
+    scores = scores | {"perplexity": perplexity, "split": split}
+    experiment.workdir.add_result(split, scores)
+    return scores

@@ -1,0 +1,78 @@
+"""What all exports share: a directory that appears whole or not at all, and its settings.json."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import t2t_repro
+from pipelines.errors import BadInput
+from t2t_repro import config
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.experiment import Experiment
+
+
+@contextlib.contextmanager
+def atomic_directory(directory: Path) -> Iterator[Path]:
+    """Yield a directory to fill; it becomes `directory` at the end, or goes on an exception.
+
+    Raises:
+        BadInput: it cannot be written.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        try:
+            yield unfinished
+            os.chmod(unfinished, 0o755)  # mkdtemp's 0o700 would lock a server's own user out
+            os.rename(unfinished, directory)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        raise BadInput(
+            f"{directory}: could not be written: {reason.rstrip('.')}. Nothing is left of it; make "
+            "room, or give another --export_dir"
+        ) from None
+
+
+def write_settings(directory: Path, run: "Experiment", format: str, weights: str) -> None:
+    """Write settings.json into a directory."""
+    text = json.dumps(settings(run, format, weights), indent=2) + "\n"
+    (directory / "settings.json").write_text(text, encoding="utf-8")
+
+
+def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:
+    """Describe an export, for people and for programs without TensorFlow.
+
+    Args:
+        run: The restored run that is exported.
+        format: "saved_model" or "ctranslate2".
+        weights: The type that the weights are stored in.
+    """
+    saved = config.flat(run.config)
+    state = tf.train.get_checkpoint_state(str(run.workdir.checkpoints))
+    averaged = [Path(path).name for path in state.all_model_checkpoint_paths]
+    averaged = averaged[-run.config.decode.average_last :]
+    return {
+        "t2t_repro": t2t_repro.__version__,
+        "format": format,
+        "weights": weights,
+        "problem": run.config.problem,
+        "variant": run.config.variant,
+        "training_step": int(averaged[-1].removeprefix("step-")),
+        "averaged_checkpoints": averaged,
+        "vocabulary_sha256": run.vocabulary.fingerprint,
+        **{
+            group: {field.name: saved[field.name] for of, field in config.fields() if of == group}
+            for group in ("model", "decode")
+        },
+    }

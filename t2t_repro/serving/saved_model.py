@@ -1,0 +1,97 @@
+"""A trained run as a SavedModel: written for TensorFlow Serving, and loaded again.
+
+Signatures, b sentences and m the beam:
+
+    serving_default   text [b] string -> translation [b] string, score [b] float32, cut [b] bool
+    nbest             text [b] string -> translations [b, m], scores [b, m], cut [b]
+    translate_ids     ids [b, s] int32 -> ids [b, t] int32, score [b] float32
+"""
+
+import typing
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from pipelines.errors import BadInput
+from t2t_repro.decoding.translator import IdsTranslator, Translate, Translator
+from t2t_repro.serving import warm_up
+from t2t_repro.serving.export_directory import atomic_directory, write_settings
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.experiment import Experiment
+
+# Outputs of the signatures that take text.
+_OUTPUTS = {
+    "serving_default": {"translation", "score", "cut"},
+    "nbest": {"translations", "scores", "cut"},
+}
+
+
+def save(
+    run: "Experiment", directory: Path, weights: str = "float32", ids_only: bool = False
+) -> None:
+    """Write a SavedModel; the directory appears whole or not at all.
+
+    Loading needs tensorflow and tensorflow_text, and none of this code. With `ids_only` the only
+    signature is `translate_ids`, which is also `serving_default`, and tensorflow alone is enough.
+
+    A parsing run's translations are trees in brackets, with the words of their sentences.
+
+    assets.extra/ holds `settings.json` and requests with which a server warms up.
+
+    Args:
+        run: The restored run.
+        directory: The directory to make, <export_dir>/<version>.
+        weights: "float32" or "bfloat16", the type that the weights are stored in.
+        ids_only: Whether to leave out the tokenizer.
+
+    Raises:
+        BadInput: the directory cannot be written.
+    """
+    parts = run.model, run.vocabulary, run.config.decode, weights
+    translator = IdsTranslator(*parts) if ids_only else Translator(*parts, run.problem.postprocess)
+    with atomic_directory(directory) as unfinished:
+        tf.saved_model.save(translator, str(unfinished), _signatures(translator))
+        ids = [tf.ragged.constant(run.vocabulary.encode(lines)) for lines in warm_up.TEXTS]
+        requests = [("translate_ids", {"ids": rows.to_tensor()}) for rows in ids]
+        if not ids_only:
+            requests += [
+                (signature, {"text": lines}) for signature in _OUTPUTS for lines in warm_up.TEXTS
+            ]
+        warm_up.write(unfinished, requests)
+        write_settings(unfinished / "assets.extra", run, "saved_model", weights)
+
+
+def _signatures(translator: IdsTranslator) -> dict[str, Any]:
+    ids = translator.translate_ids.get_concrete_function()
+    if not isinstance(translator, Translator):
+        return {"serving_default": ids, "translate_ids": ids}
+    return {
+        "serving_default": translator.translate.get_concrete_function(),
+        "nbest": translator.nbest.get_concrete_function(),
+        "translate_ids": ids,
+    }
+
+
+def load(path: Path, signature: str = "serving_default") -> Translate:
+    """Load a signature that takes text, from an export or the newest of its versions in `path`.
+
+    Raises:
+        BadInput: there is no SavedModel, or it is damaged or not an export of this project.
+    """
+    import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+
+    versions = [child for child in path.glob("*") if child.name.isdecimal()]
+    newest = max(versions, key=lambda child: int(child.name), default=path)
+    try:
+        translate = tf.saved_model.load(str(newest)).signatures.get(signature)
+        if not (translate and _OUTPUTS[signature] <= translate.structured_outputs.keys()):
+            raise ValueError(f"no '{signature}' of text in it; was it made with --ids_only?")
+    # IndexError: how TensorFlow's reader reports a truncated file.
+    except (OSError, LookupError, ValueError, tf.errors.OpError) as error:
+        raise BadInput(
+            f"{path}: not a usable export ({' '.join(str(error).split())[:200]}); make one with "
+            "python -m t2t_repro.export"
+        ) from None
+    return translate

@@ -1,0 +1,130 @@
+"""A run's work directory, and the files in it that no other part of the project owns.
+
+    config.yaml         the resolved configuration; every later command reads it there
+    vocabulary.model    the sentencepiece model, and vocabulary.vocab, its pieces for people to read
+    corpus.json         what the vocabulary was learnt from, see `pipelines.corpus`
+    prepared/           the splits as ids, see `pipelines.corpus`
+    checkpoints/        weights, optimizer and place in the data
+    events.out.*        TensorBoard
+    results.json        scores by split, and under "cost" the cost of training
+
+A directory with a config.yaml holds a run. The file is written once all text has been read, so a
+start that fails leaves no run.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import BadInput
+from t2t_repro import config as configs
+from t2t_repro.config import Config
+
+
+@dataclass(frozen=True)
+class Workdir:
+    """The work directory at `path`, which need not exist yet."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The path of config.yaml."""
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of the checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether there is a run, all of whose text has been read."""
+        return self.config_file.exists()
+
+    def config(self, overrides: Mapping[str, Any] | None = None) -> Config:
+        """Return the run's configuration, with settings replaced that a run may change.
+
+        Raises:
+            BadInput: there is no run, its file is damaged, or a setting may not change.
+        """
+        if not self.holds_run:
+            raise BadInput(
+                f"{self.path}: no run there (no {self.config_file.name}); train one with "
+                f"--workdir={self.path}"
+            )
+        saved = configs.load(self.config_file)
+        config = configs.override(saved, overrides or {})
+        if changed := configs.conflicts(saved, config):
+            raise BadInput(
+                f"{self.path} holds a run with other settings: {', '.join(changed)}; leave these "
+                "flags out to resume it, or use another --workdir"
+            )
+        return config
+
+    def config_to_train(
+        self, problem: str | None, variant: str | None, overrides: Mapping[str, Any]
+    ) -> Config:
+        """Return the configuration to train with; a directory that holds a run keeps its own.
+
+        Raises:
+            BadInput: unknown names or values, a run of another problem or with other settings, or a
+                directory that cannot be written to.
+        """
+        self._check_writable()
+        if not self.holds_run:
+            if self.checkpoints.exists():
+                raise BadInput(
+                    f"{self.config_file}: missing, beside checkpoints; restore it, or use "
+                    "--workdir=NEW"
+                )
+            return configs.resolve(problem or "toy_ende", variant or "base", overrides)
+        saved = configs.load(self.config_file)
+        if problem not in (None, saved.problem) or variant not in (None, saved.variant):
+            raise BadInput(
+                f"{self.path} holds a run of {saved.problem}, variant {saved.variant}; wanted "
+                f"{problem or saved.problem}, variant {variant or saved.variant}; use another "
+                "--workdir"
+            )
+        return self.config(overrides)
+
+    def save_config(self, config: Config) -> None:
+        """Make the directory hold a run: from now on its text is not read again."""
+        _write(self.config_file, lambda file: configs.save(config, file))
+
+    def results(self) -> dict[str, Any]:
+        """Return results.json, empty if there is none; raises BadInput if it is damaged."""
+        path = self.path / "results.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        except ValueError:
+            raise BadInput(
+                f"{path}: damaged, no JSON; move it away and run the same command again"
+            ) from None
+
+    def add_result(self, name: str, result: Mapping[str, Any]) -> None:
+        """Put a split's scores, or the cost, into results.json and keep the rest."""
+        text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
+        _write(self.path / "results.json", lambda file: file.write_text(text, encoding="utf-8"))
+
+    def _check_writable(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path).close()
+        except OSError as error:
+            raise BadInput(
+                f"{self.path}: cannot be written to ({error.strerror}); wanted a directory for the "
+                "run, new or of an earlier one: give another --workdir"
+            ) from None
+
+
+def _write(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let `write` fill a temporary file, which then replaces `path` in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    write(temporary)
+    os.replace(temporary, path)
