@@ -1,8 +1,9 @@
-"""The workers of a run: what they tell each other, who writes, and what follows if one is gone.
+"""The workers of a run: how they communicate, which one writes, what happens if one is lost.
 
-All of them make the same steps from the same plan of batches, so they must also agree on what no
-plan says: that it is time for a checkpoint, that someone asked to stop, that the chief failed. They
-do so through `Cluster.share`. A process that trains alone is a cluster of one, and asks nobody.
+All workers make the same steps from the same plan of batches, so they must agree on everything that
+the plan does not determine: that a checkpoint is due, that someone asked to stop, that the chief
+failed. They agree through `Cluster.share`. A process that trains alone is a cluster of one worker
+and does not communicate.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ from pipelines.errors import BadInput
 
 Result = TypeVar("Result")
 
-# What TensorFlow raises in the others when a worker dies, restarts or does not answer.
-_GONE = (
+# TensorFlow raises these in the other workers when a worker dies, restarts or does not respond.
+_LOST_WORKER_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
@@ -26,8 +27,8 @@ _GONE = (
     tf.errors.InternalError,
     tf.errors.UnavailableError,
 )
-# And what such a message has in it, unlike those of a device that fails.
-_OF_OTHERS = re.compile(r"collective|coordination|/job:", re.IGNORECASE)
+# Their messages match this; the messages of a failing local device do not.
+_LOST_WORKER_MESSAGE = re.compile(r"collective|coordination|/job:", re.IGNORECASE)
 
 
 class WorkerGone(Exception):
@@ -38,7 +39,7 @@ class Cluster:
     """The workers that train one model.
 
     Args:
-        strategy: What they train under; its replicas are `size` workers' `local` ones each.
+        strategy: The strategy that they train with: `size` workers with `local` replicas each.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -47,7 +48,7 @@ class Cluster:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             resolver = strategy.cluster_resolver
             jobs = resolver.cluster_spec().as_dict()
-            # In the order of their replicas: the chief, if one is called so, then the workers.
+            # In the order of their replicas: the chief, if the cluster has one, then the workers.
             tasks = [(job, task) for job in sorted(jobs) for task in range(len(jobs[job]))]
             self.names = [f"{job} {task} ({jobs[job][task]})" for job, task in tasks]
             self.index = tasks.index((resolver.task_type, resolver.task_id))
@@ -55,29 +56,36 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return len(self.names)
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the worker that writes, and whose progress is shown."""
+        """Whether this worker is the one that writes files and shows progress."""
         return self.index == 0
 
     def share(self, *numbers: int) -> tf.Tensor:
-        """Everybody's numbers: int64 [size, n]; each must call it. Nobody waits for the values."""
+        """Return the numbers of all workers: int64 [size, n].
+
+        All workers must call this. It returns at once; reading the values waits for the others.
+        """
         if self.size == 1:
             return tf.constant([list(map(int, numbers))], tf.int64)
         return self._share(tf.constant(list(map(int, numbers)), tf.int64))
 
     def wait(self) -> None:
-        """Until everybody is here."""
+        """Wait until all workers have called this."""
         self.share(0).numpy()
 
     def by_chief(self, action: Callable[[], Result]) -> Result | None:
-        """What the chief returns from `action`; the others wait for it, and get None.
+        """Run `action` in the chief while the others wait.
+
+        Returns:
+            The result of `action` in the chief, None in the others.
 
         Raises:
-            BadInput: of the chief, in the chief; in the others one that points there.
+            BadInput: `action` raised BadInput or OSError. The chief raises that error; the others
+                raise a BadInput that refers to the chief.
         """
         result, failure = None, None
         if self.is_chief:
@@ -89,21 +97,23 @@ class Cluster:
         if failure:
             raise failure
         if failed:
-            raise BadInput(f"{self.names[0]} cannot go on; its own messages say why")
+            raise BadInput(f"{self.names[0]} failed; its messages say why")
         return result
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Turns what TensorFlow raises when another worker dies into a WorkerGone."""
+        """Raise WorkerGone in place of TensorFlow's errors about a lost worker."""
         try:
             yield
-        except _GONE as error:
-            if self.size == 1 or not _OF_OTHERS.search(error.message):
+        except _LOST_WORKER_ERRORS as error:
+            if self.size == 1 or not _LOST_WORKER_MESSAGE.search(error.message):
                 raise
-            raise WorkerGone(f"{self._whom(error.message)} is gone or cannot be reached") from None
+            raise WorkerGone(
+                f"{self._lost_worker(error.message)} is gone or cannot be reached"
+            ) from None
 
-    def _whom(self, message: str) -> str:
-        """The worker that TensorFlow's message is about, as well as can be told."""
+    def _lost_worker(self, message: str) -> str:
+        """Return the worker that TensorFlow's message names, or "another worker"."""
         found = re.findall(r"/job:(\w+)/(?:replica:\d+/)?task:(\d+)", message)
         named = [name for job, task in found for name in self.names if f"{job} {task} (" in name]
         others = [name for name in named if name != self.names[self.index]]
@@ -111,11 +121,11 @@ class Cluster:
 
     @tf.function
     def _share(self, mine: tf.Tensor) -> tf.Tensor:
-        """int64 [n] of each worker to int64 [size, n] of all."""
+        """Gather each worker's int64 [n] into int64 [size, n]."""
 
         def row() -> tf.Tensor:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            # One replica speaks for its worker; the sum then is everybody's own.
+            # Only a worker's first replica fills in its row, so the sum over replicas is the table.
             place = tf.where(replica % self.local == 0, replica // self.local, -1)
             return tf.one_hot(place, self.size, dtype=tf.int64)[:, None] * mine
 
@@ -123,25 +133,25 @@ class Cluster:
 
 
 class Agreement:
-    """Wishes that count for all workers if one of them has them.
+    """Requests that hold for all workers as soon as one worker makes them.
 
-    What is agreed on is what was wished one call before, so that no device waits for the answer;
-    of a process alone, what it wishes now.
+    With several workers a call returns the requests of the call before, so that no device waits for
+    communication. A single process gets the requests of this call.
     """
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster
-        self._asked: tf.Tensor | None = None
+        self._pending: tf.Tensor | None = None
 
-    def __call__(self, *wishes: bool) -> Sequence[bool]:
-        """Whether anybody has each of the wishes; all workers must ask, in every step."""
+    def __call__(self, *requests: bool) -> Sequence[bool]:
+        """Return whether any worker makes each request; all workers must call this in each step."""
         if self._cluster.size == 1:
-            return wishes
-        asked, self._asked = self._asked, self._cluster.share(*wishes)
-        if asked is None:
-            return [False] * len(wishes)
-        return list(np.any(asked.numpy(), axis=0))
+            return requests
+        before, self._pending = self._pending, self._cluster.share(*requests)
+        if before is None:
+            return [False] * len(requests)
+        return list(np.any(before.numpy(), axis=0))
 
     def forget(self) -> None:
-        """Lets go of what was asked last: what it was about is done."""
-        self._asked = None
+        """Drop the requests of the last call, because they have been served."""
+        self._pending = None

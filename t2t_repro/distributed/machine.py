@@ -1,4 +1,4 @@
-"""What this machine can do, for figures of speed to stand beside."""
+"""Baseline speeds of this machine: a large matrix product, and reading memory."""
 
 import re
 import statistics
@@ -10,7 +10,7 @@ MATRIX = 4096  # width of the large product
 
 
 def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    """Seconds of one call, after two to warm up."""
+    """Return the median seconds of `repeats` calls, after two calls to warm up."""
     call(), call()
     times = []
     for _ in range(repeats):
@@ -21,7 +21,7 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
-    """Of a product of two square matrices, `width` or `MATRIX` wide: as fast as it gets."""
+    """Return the GFLOP/s of a product of two square matrices, `width` or `MATRIX` wide."""
     import tensorflow as tf
 
     width = width or MATRIX
@@ -31,7 +31,7 @@ def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
 
 
 def read_gb_per_s(repeats: int) -> float:
-    """Of the maximum of 1 GB: as fast as weights can come from memory."""
+    """Return the GB/s at which the maximum of a 1 GB tensor is computed, the speed of memory."""
     import tensorflow as tf
 
     numbers = tf.zeros((250_000, 1000))
@@ -40,6 +40,6 @@ def read_gb_per_s(repeats: int) -> float:
 
 
 def linux_bytes(path: str, name: str) -> int:
-    """What a line "name: 123 kB" of a file below /proc says."""
+    """Return the bytes that a line "<name>: 123 kB" of a file in /proc says."""
     (kib,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
     return int(kib) * 1024

@@ -1,7 +1,7 @@
-"""Which devices a run trains on: one process's, or those of several processes on several hosts.
+"""The devices that a run trains on, in one process or in several processes on several hosts.
 
-The processes of a run are called workers. TF_CONFIG names them, as TensorFlow defines it and as
-Kubernetes' training operator writes it; or the SLURM step does that `srun` started them in.
+The processes of a run are called workers. They are named by TF_CONFIG, which TensorFlow defines and
+Kubernetes' training operator writes, or by the SLURM step in which `srun` started them.
 """
 
 import json
@@ -20,11 +20,13 @@ _WANTED = f'wanted {_EXAMPLE}"index": 0}}}}, or leave the variable unset to trai
 
 
 def default_strategy() -> tf.distribute.Strategy:
-    """All GPUs of all workers, or of this process; else CPUs. Before any other use of a device.
+    """Return a strategy over all GPUs of all workers, or over CPUs if there are no GPUs.
+
+    Call this before any other use of a device.
 
     Raises:
-        BadInput: TF_CONFIG or SLURM's variables cannot be used, or this worker's port is taken.
-        WorkerGone: The others are not there, or of another start of the job.
+        BadInput: TF_CONFIG or SLURM's variables are wrong, or this worker's port is in use.
+        WorkerGone: The other workers cannot be reached, or belong to another start of the job.
     """
     if (resolver := _resolver()) is not None:
         return _join(resolver)
@@ -35,14 +37,14 @@ def default_strategy() -> tf.distribute.Strategy:
 
 
 def count_replicas() -> int:
-    """How many replicas `default_strategy` will have, without a device being used."""
+    """Return how many replicas `default_strategy` will have, without using a device."""
     jobs, _, _ = _workers()
     gpus = tf.config.list_physical_devices("GPU")
     return max(1, sum(map(len, jobs.values()))) * max(1, len(gpus))
 
 
 def device_names(strategy: tf.distribute.Strategy) -> list[str]:
-    """Of the GPUs that a worker uses, as their driver names them; else "CPU"."""
+    """Return the driver's names of the GPUs that a worker uses, or ["CPU"]."""
     devices = strategy.extended.worker_devices
     if not all("GPU" in device for device in devices):
         return ["CPU"]
@@ -52,12 +54,12 @@ def device_names(strategy: tf.distribute.Strategy) -> list[str]:
 
 
 def _join(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tf.distribute.Strategy:
-    """The strategy of several workers, once they are all there."""
+    """Wait for all workers and return their strategy."""
     jobs = resolver.cluster_spec().as_dict()
     address = jobs[resolver.task_type][resolver.task_id]
     print(
-        f"{resolver.task_type} {resolver.task_id} at {address} waits until all "
-        f"{sum(map(len, jobs.values()))} workers are there",
+        f"{resolver.task_type} {resolver.task_id} at {address} waits for all "
+        f"{sum(map(len, jobs.values()))} workers",
         file=sys.stderr,
     )
     try:
@@ -65,14 +67,14 @@ def _join(resolver: tf.distribute.cluster_resolver.ClusterResolver) -> tf.distri
     except (tf.errors.UnknownError, tf.errors.AlreadyExistsError) as error:
         raise BadInput(
             f"this worker cannot listen at {address}: {_one_line(error)}; is another process of "
-            "this job still there?"
+            "this job still running?"
         ) from None
     except tf.errors.OpError as error:
         raise WorkerGone(f"not all workers could be reached ({_one_line(error)})") from None
 
 
 def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
-    """What names the workers and says which one this is; None if there is one alone."""
+    """Return a resolver with all workers and the task of this one, or None for a single process."""
     jobs, job, index = _workers()
     if sum(map(len, jobs.values())) < 2:
         return None
@@ -86,45 +88,46 @@ def _resolver() -> tf.distribute.cluster_resolver.ClusterResolver | None:
 
 
 def _workers() -> tuple[dict[str, list[str]], str, int]:
-    """(addresses by job, this one's job, its index); no addresses if there is one alone."""
-    return _of_tf_config() or _of_slurm() or ({}, "", 0)
+    """Return ({job: addresses}, own job, own index); no addresses for a single process."""
+    return _workers_from_tf_config() or _workers_from_slurm() or ({}, "", 0)
 
 
-def _of_tf_config() -> tuple[dict[str, list[str]], str, int] | None:
-    """What TF_CONFIG says of `_workers`; None without a cluster."""
+def _workers_from_tf_config() -> tuple[dict[str, list[str]], str, int] | None:
+    """Return `_workers` as TF_CONFIG names them, or None if it names no cluster."""
     text = os.environ.get("TF_CONFIG", "")
     if not text.strip():
         return None
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise BadInput(f"TF_CONFIG: no JSON ({error}); {_WANTED}") from None
+        raise BadInput(f"TF_CONFIG: not JSON ({error}); {_WANTED}") from None
     if not isinstance(value, dict):
-        raise BadInput(f"TF_CONFIG: no object; {_WANTED}")
+        raise BadInput(f"TF_CONFIG: not a JSON object; {_WANTED}")
     if not (jobs := value.get("cluster")):
         return None
     task: Any = value.get("task")
     _check_jobs(jobs, task)
-    job, index = task["type"], _whole(task["index"])
+    job, index = task["type"], _as_integer(task["index"])
     if job not in jobs:
-        raise BadInput(f"TF_CONFIG: its task is of type '{job}', its cluster has no such job")
+        raise BadInput(f"TF_CONFIG: its task is of type '{job}', but its cluster has no such job")
     if not 0 <= index < len(jobs[job]):
         raise BadInput(
-            f"TF_CONFIG: its task is {job} {index}, its cluster has {job} 0 to {len(jobs[job]) - 1}"
+            f"TF_CONFIG: its task is {job} {index}, but its cluster only has {job} 0 to "
+            f"{len(jobs[job]) - 1}"
         )
     return jobs, job, index
 
 
 def _check_jobs(jobs: Any, task: Any) -> None:
-    """Raises BadInput unless these are chief and workers, and the task says which one this is."""
+    """Raise BadInput unless the jobs are a chief and workers, and the task is one of them."""
     if not isinstance(jobs, dict) or not all(map(_is_addresses, jobs.values())):
-        raise BadInput(f"TF_CONFIG: its cluster is not lists of host:port by job; {_WANTED}")
-    if not isinstance(task, dict) or _whole(task.get("index")) < 0 or "type" not in task:
+        raise BadInput(f"TF_CONFIG: its cluster does not map jobs to lists of host:port; {_WANTED}")
+    if not isinstance(task, dict) or _as_integer(task.get("index")) < 0 or "type" not in task:
         raise BadInput(f"TF_CONFIG: its task needs a type and an index; {_WANTED}")
     if other := sorted({*jobs, task["type"]} - {"chief", "worker"}):
         raise BadInput(
-            f"TF_CONFIG: there is nothing to do for '{other[0]}'; start chief and workers only, "
-            "the chief scores the dev set"
+            f"TF_CONFIG: a job '{other[0]}' is not supported; start a chief and workers only; the "
+            "chief scores the dev set"
         )
     if len(jobs.get("chief", ())) > 1:
         raise BadInput("TF_CONFIG: its cluster has two chiefs; make them workers")
@@ -141,33 +144,33 @@ def _is_addresses(value: Any) -> bool:
     )
 
 
-def _whole(value: Any) -> int:
-    """A whole number, also one written as text; -1 for anything else."""
+def _as_integer(value: Any) -> int:
+    """Return a non-negative integer or its decimal text as int, or -1 for anything else."""
     return int(value) if re.fullmatch(r"\d+", str(value)) else -1
 
 
-def _of_slurm() -> tuple[dict[str, list[str]], str, int] | None:
-    """The same of the SLURM step that `srun` started this process in; None outside of one."""
-    # Not SLURM_NTASKS: a batch script has it too, and there is one of that.
-    if not _whole(os.environ.get("SLURM_STEP_NUM_TASKS")) > 1:
+def _workers_from_slurm() -> tuple[dict[str, list[str]], str, int] | None:
+    """Return `_workers` as the SLURM step names them, or None outside of an `srun` step."""
+    # Not SLURM_NTASKS: it is also set in a batch script, which is a single process.
+    if not _as_integer(os.environ.get("SLURM_STEP_NUM_TASKS")) > 1:
         return None
     count, job = (os.environ.get(f"SLURM_{name}", "0") for name in ("STEP_NUM_TASKS", "JOB_ID"))
     try:
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-            # Jobs that share a host are told apart.
-            port_base=20000 + _whole(job) % 10000,
-            # Every task gets an address, and SLURM itself says which GPUs are a task's: the
-            # resolver would divide by the GPUs of a host without any, and count those of a
-            # shared host from 0.
+            # Jobs that share a host use different ports.
+            port_base=20000 + _as_integer(job) % 10000,
+            # Each task gets an address, and SLURM itself assigns the GPUs to tasks. The resolver
+            # would divide by the number of GPUs, which may be 0, and number the GPUs of a shared
+            # host from 0.
             gpus_per_node=int(count),
             gpus_per_task=1,
             auto_set_gpu=False,
         )
         rank = int(os.environ["SLURM_PROCID"])
-        addresses = sorted(resolver.cluster_spec().as_dict()["worker"], key=_numbers_as_such)
+        addresses = sorted(resolver.cluster_spec().as_dict()["worker"], key=_natural_order)
     except (RuntimeError, ValueError, LookupError) as error:
         raise BadInput(
-            f"SLURM: its variables do not say who the workers are: {_one_line(error)}; start them "
+            f"SLURM: its variables do not name the workers: {_one_line(error)}; start them "
             "with srun, or set TF_CONFIG"
         ) from None
     host, name = addresses[rank].rpartition(":")[0], os.environ.get("SLURMD_NODENAME")
@@ -176,8 +179,8 @@ def _of_slurm() -> tuple[dict[str, list[str]], str, int] | None:
     return {"worker": addresses}, "worker", rank
 
 
-def _numbers_as_such(address: str) -> list[tuple[bool, int, str]]:
-    """Sorts node9 before node10, as SLURM ranks them and TensorFlow's resolver does not."""
+def _natural_order(address: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key that puts node9 before node10, like SLURM, unlike TensorFlow's resolver."""
     return [
         (part.isdigit(), int(part) if part.isdigit() else 0, part)
         for part in re.split(r"(\d+)", address)

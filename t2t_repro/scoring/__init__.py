@@ -1,1 +1,1 @@
-"""Scores of outputs: BLEU for translation, EVALB's F1 for parsing."""
+"""Scores of model outputs: BLEU for translations, EVALB's F1 for parses."""

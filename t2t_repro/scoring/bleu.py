@@ -1,8 +1,8 @@
-"""Translation scores: strings in, numbers out.
+"""Translation scores, computed from lines of text.
 
-Two BLEU numbers are always given together, because neither can stand for the other: the same
-public base checkpoint scores 29.02 on newstest2014 English-German as the paper counted it and
-27.52 with sacreBLEU (https://github.com/tensorflow/tensor2tensor/issues/317).
+Two BLEU numbers are always reported together, because neither replaces the other: one public base
+checkpoint scores 29.02 on newstest2014 English-German with the paper's BLEU and 27.52 with
+sacreBLEU (https://github.com/tensorflow/tensor2tensor/issues/317).
 """
 
 import re
@@ -13,19 +13,19 @@ from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 from pipelines.errors import BadInput
 
-# Languages written without spaces between words; the signature names what was used.
+# For languages written without spaces between words. sacreBLEU's signature names the tokeniser.
 _SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
-_BOOTSTRAP = 1000  # samples of the lines; sacreBLEU's own number
+_BOOTSTRAP = 1000  # samples of the lines; sacreBLEU's default
 
-# The arithmetic of Moses' multi-bleu.perl on text that is tokens already: corpus level, up to
-# 4-grams, cased, and 0 when an n-gram order has no match at all (sacreBLEU would smooth that).
+# Computes BLEU like Moses' multi-bleu.perl on tokenised text: corpus level, up to 4-grams, cased,
+# and 0 if an n-gram order has no match at all (sacreBLEU's default smooths this case).
 # `force` only silences sacreBLEU's warning that the text looks tokenised.
 MULTI_BLEU = BLEU(tokenize="none", smooth_method="none", force=True)
 
 _HYPHEN_INSIDE_WORD = re.compile(r"(\S)-(\S)")
 
-# The quotation marks that replace-unicode-punctuation.perl leaves alone; it turns “ ” ’ into
-# plain ones. Double marks become " and single ones ', as there.
+# Quotation marks that replace-unicode-punctuation.perl does not replace; it handles “ ” ’ only.
+# Double marks become " and single ones ', as in that script.
 _OTHER_QUOTES = str.maketrans({**dict.fromkeys("„«»", '"'), **dict.fromkeys("‚‘‹›", "'")})
 
 
@@ -36,33 +36,33 @@ def translation_scores(
     language: str,
     tokenized: bool = False,
 ) -> dict[str, float | str | int]:
-    """Scores translations, one reference each, with everything needed to compare the numbers.
+    """Score translations, with one reference each.
 
     Args:
-        hypotheses: the system's output lines.
-        references: the lines they are compared with, in the same order.
-        language: two-letter code of the language both are written in, such as "de".
-        tokenized: the lines are Moses tokens joined by spaces, as in Multi30k's lower-cased
+        hypotheses: The system's output lines.
+        references: The reference lines, in the same order.
+        language: Two-letter code of the target language, such as "de".
+        tokenized: Whether the lines are Moses tokens joined by spaces, as in Multi30k's lower-cased
             files. sacreBLEU then compares these tokens (its signature says `tok:none`), and
-            paper-style BLEU splits compounds but neither normalises nor tokenises again, which
-            would take entities such as `&quot;` apart.
+            paper-style BLEU splits compounds but does not normalise or tokenise again, because that
+            would split entities such as `&quot;`.
 
     Returns:
         `sacrebleu`, `chrf` and `paper_bleu` in percent; `sacrebleu_interval`, half the width of
-        sacreBLEU's 95 % confidence interval, from 1,000 bootstrap samples of the lines, which says
-        nothing of other seeds; `sacrebleu_signature` and `chrf_signature`, with
-        sacreBLEU's version; and `lines`, the number of pairs.
+        sacreBLEU's 95 % confidence interval from 1,000 bootstrap samples of the lines, which does
+        not cover the variation between seeds; `sacrebleu_signature` and `chrf_signature`, with
+        sacreBLEU's version; and `lines`, the number of hypotheses.
 
     Raises:
-        BadInput: the numbers of lines differ, or there are none.
+        BadInput: The numbers of lines differ or are 0.
     """
     _check_lines(hypotheses, references)
-    # `force`: good plain text may end in " ." as well; the caller has said which kind it is.
+    # `force`: plain text may also end in " ."; the caller says whether the lines are tokenised.
     tokenize = "none" if tokenized else _SACREBLEU_TOKENIZERS.get(language, "13a")
     bleu = BLEU(tokenize=tokenize, force=True)
     chrf = CHRF()
     paper_style = _tokenized_paper_bleu if tokenized else paper_bleu
-    # Not so for chrF: sacreBLEU 2.6 fails where samples of a poor system score nothing.
+    # No bootstrap for chrF: sacreBLEU 2.6 fails if a sample of a poor system has no match.
     bleu_score = bleu.corpus_score(hypotheses, [references], n_bootstrap=_BOOTSTRAP)
     return {
         "sacrebleu": bleu_score.score,
@@ -76,20 +76,21 @@ def translation_scores(
 
 
 def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> float:
-    """BLEU as the paper counted it, in percent.
+    """Return cased BLEU in percent, as the paper computes it.
 
-    The steps are those of tensor2tensor's get_ende_bleu.sh, on both sides: Unicode punctuation
-    replaced, quotation marks made plain, Moses tokenisation, compounds split (German only),
-    multi-bleu.perl. Cased. Without plain quotation marks in the reference about one point is lost.
+    The steps are those of tensor2tensor's get_ende_bleu.sh, for hypotheses and references: replace
+    Unicode punctuation, replace typographic quotation marks by plain ones, tokenise with Moses,
+    split compounds (German only), run multi-bleu.perl. With typographic quotation marks in the
+    references the score would be about one point lower.
 
     Args:
-        hypotheses: the system's output lines, plain text.
-        references: the lines they are compared with, plain text, in the same order.
-        language: two-letter code of the language both are written in; a language that Moses
-            has no abbreviations for is tokenised with the English ones, as Moses does.
+        hypotheses: The system's output lines, plain text.
+        references: The reference lines, plain text, in the same order.
+        language: Two-letter code of the target language. Like Moses itself, this uses English
+            abbreviations for a language for which Moses has no list of its own.
 
     Raises:
-        BadInput: the numbers of lines differ, or there are none.
+        BadInput: The numbers of lines differ or are 0.
     """
     _check_lines(hypotheses, references)
     return _tokenized_paper_bleu(
@@ -98,20 +99,20 @@ def paper_bleu(hypotheses: Sequence[str], references: Sequence[str], language: s
 
 
 def compound_split(text: str) -> str:
-    """Splits hyphenated compounds of tokenised text, as evaluations of that time did.
+    """Split hyphenated compounds in tokenised text, as evaluations of that time did.
 
-    `E-Mail` gives `E ##AT##-##AT## Mail`: a compound with one wrong part still earns the other.
-    To be applied once only: the marker holds a hyphen that a second pass would split again.
+    `E-Mail` becomes `E ##AT##-##AT## Mail`, so a compound with one wrong part still gets credit for
+    the other. Apply this once only: the marker contains a hyphen that a second pass would split.
     """
-    # Matches do not overlap, so a one-letter part between two hyphens keeps the second one:
-    # a-b-c becomes a ##AT##-##AT## b-c. The published numbers have this in them.
+    # Matches do not overlap, so the second hyphen after a one-letter part is not split: a-b-c
+    # becomes a ##AT##-##AT## b-c. The published scores were computed this way.
     return _HYPHEN_INSIDE_WORD.sub(r"\1 ##AT##-##AT## \2", text)
 
 
 def _tokenized_paper_bleu(
     hypotheses: Sequence[str], references: Sequence[str], language: str
 ) -> float:
-    """Paper-style BLEU from the tokens on: compounds split for German, then multi-bleu.perl."""
+    """Return paper-style BLEU of tokenised lines: split German compounds, then multi-bleu.perl."""
     if language == "de":
         hypotheses = [compound_split(line) for line in hypotheses]
         references = [compound_split(line) for line in references]
@@ -119,13 +120,13 @@ def _tokenized_paper_bleu(
 
 
 def _moses_tokenize(lines: Sequence[str], language: str) -> list[str]:
-    """Plain text to Moses tokens joined by spaces, with plain punctuation and quotation marks."""
-    # Of the normaliser only its port of replace-unicode-punctuation.perl: its normalize() also
-    # moves commas across quotation marks (`", ` for `," `), which changes the n-grams.
+    """Return lines of Moses tokens joined by spaces, with plain punctuation and quotation marks."""
+    # Only the normaliser's port of replace-unicode-punctuation.perl is used. Its normalize() would
+    # also move commas across quotation marks (`", ` for `," `), which changes the n-grams.
     replace_punctuation = MosesPunctNormalizer().replace_unicode_punct
     tokenizer = MosesTokenizer(language)
-    # tokenizer.perl writes &quot; for ", but one spelling per character on both sides, without
-    # new spaces or hyphens, leaves every n-gram match as it is: no need to escape.
+    # tokenizer.perl writes &quot; for ". Escaping changes both sides alike and adds no spaces or
+    # hyphens, so it does not affect any n-gram match and is left out.
     return [
         tokenizer.tokenize(
             replace_punctuation(line).translate(_OTHER_QUOTES), return_str=True, escape=False
@@ -135,7 +136,7 @@ def _moses_tokenize(lines: Sequence[str], language: str) -> list[str]:
 
 
 def _check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuses what would give a number that means nothing."""
+    """Raise BadInput if the lines cannot give a meaningful score."""
     if len(hypotheses) != len(references):
         raise BadInput(
             f"got {len(hypotheses)} hypotheses and {len(references)} references; wanted one "

@@ -1,17 +1,18 @@
-"""Labelled brackets of parses against those of a treebank, counted as the program EVALB counts.
+"""Labelled F1 of parses against a treebank, computed like the program EVALB.
 
-EVALB (Sekine and Collins, 1997; version of 2006) under its COLLINS.prm is what section 6.3 and all
-published scores of this treebank mean by F1. Its rules:
+In section 6.3, as in all published scores on this treebank, F1 means the result of EVALB (Sekine
+and Collins, 1997; version of 2006) with its parameter file COLLINS.prm. EVALB's rules are:
 
-- A leaf whose tag is in `Rules.deleted` goes, as punctuation does, and brackets left empty with it;
-  of the other brackets those go whose label is in it, as TOP does. A tag is no bracket.
-- Labels count up to their first "-" or "="; tags are compared whole. ADVP equals PRT.
-- Brackets match one to one when label, start and end are equal, duplicates and chains included.
-- Sums are over the sentences whose words are the same on both sides after deletion. Others are
-  errors, and where nothing is left of the parse, skipped; neither counts for anything.
+- Leaves whose tag is in `Rules.deleted`, such as punctuation, are deleted, with the brackets that
+  this leaves empty. Brackets whose label is in it, such as TOP, are deleted, too. A tag is not a
+  bracket.
+- A label counts up to its first "-" or "="; tags are compared whole. ADVP equals PRT.
+- Brackets match one to one if label, start and end are equal. Duplicates and chains count, too.
+- Sums are over the sentences whose words are equal on both sides after deletion. Other sentences
+  are errors, or are skipped if nothing is left of the parse; they do not enter any sum.
 
-Where EVALB differs from these counts, it is out of its bounds: it reads lines up to 5,000 bytes and
-keeps 200 words and 200 brackets, and it stops at the eleventh error.
+EVALB gives other counts only beyond its limits: it reads lines up to 5,000 bytes, keeps 200 words
+and 200 brackets, and stops at the eleventh error.
 """
 
 from collections import Counter
@@ -27,15 +28,15 @@ from pipelines.parsing.trees import Bracket, Tree
 
 @dataclass(frozen=True)
 class Rules:
-    """What a parameter file of EVALB sets; the defaults are COLLINS.prm.
+    """The settings of an EVALB parameter file; the defaults are those of COLLINS.prm.
 
     Args:
         deleted: Tags and labels that do not count (DELETE_LABEL).
         uncounted: Tags that do not count in a sentence's length (DELETE_LABEL_FOR_LENGTH).
-        equal_labels: A label or tag and the one it counts as (EQ_LABEL).
-        equal_words: A word and the one it counts as (EQ_WORD).
-        quote_tags: Tags of quotation marks that parsers mix up with deleted ones (QUOTE_LABEL).
-        cutoff: Length of the longest sentences in the second summary (CUTOFF_LEN).
+        equal_labels: {label or tag: the one that it counts as} (EQ_LABEL).
+        equal_words: {word: the one that it counts as} (EQ_WORD).
+        quote_tags: Tags of quotation marks that parsers confuse with deleted tags (QUOTE_LABEL).
+        cutoff: Maximum length of the sentences in the second summary (CUTOFF_LEN).
     """
 
     deleted: frozenset[str] = frozenset(["TOP", trees.TRACE, ",", ":", "``", "''", "."])
@@ -47,11 +48,11 @@ class Rules:
 
 
 COLLINS = Rules()
-_QUOTES = ("'", '"', "/")  # the words that `quote_tags` is about
+_QUOTES = ("'", '"', "/")  # the words that `quote_tags` applies to
 
 
 class Status(IntEnum):
-    """EVALB's numbers for what became of a sentence."""
+    """EVALB's status codes of a sentence."""
 
     VALID = 0
     ERROR = 1
@@ -59,10 +60,10 @@ class Status(IntEnum):
 
 
 class Counts(NamedTuple):
-    """One sentence's line in EVALB's table; of a sentence that is not valid it prints zeros.
+    """A sentence's line in EVALB's table, which prints zeros for a sentence that is not valid.
 
-    `length` and `gold` are of the treebank's tree, `test` of the parse, whatever the status.
-    `words` are those that tags are compared of.
+    `length` and `gold` (brackets) always describe the treebank's tree. `test` (brackets) describes
+    the parse. `words` is the number of words whose tags are compared.
     """
 
     status: Status
@@ -76,26 +77,26 @@ class Counts(NamedTuple):
 
 
 def scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float | str | int]:
-    """EVALB's numbers over bracketed trees, one a line, under COLLINS.prm.
+    """Return EVALB's scores of bracketed trees, one per line, with COLLINS.prm.
 
     Args:
-        hypotheses: a parser's output lines; a line may be empty, or not a tree.
-        references: the treebank's trees of the same sentences, in the same order.
+        hypotheses: A parser's output lines; a line may be empty or not a tree.
+        references: The treebank's trees of the same sentences, in the same order.
 
     Returns:
-        In percent and over all lengths `f1`, `precision`, `recall`, `exact_match` and
-        `tagging_accuracy`; the number of `skipped` sentences, which EVALB leaves out: what it calls
-        errors, `evalb_errors`, and skips, `evalb_skips`; `f1_punished`, as if those were parses
-        without a bracket; `f1_40`, of sentences of at most 40 words, of which `lines_40` are;
-        and `lines`.
+        `f1`, `precision`, `recall`, `exact_match` and `tagging_accuracy` in percent, over all
+        lengths; `skipped`, the number of sentences that EVALB leaves out, which is the sum of
+        `evalb_errors` and `evalb_skips`; `f1_punished`, the F1 if the parses of these sentences
+        counted as trees without brackets; `f1_40`, the F1 of the `lines_40` sentences of at most 40
+        words; and `lines`, the number of all sentences.
 
     Raises:
-        BadInput: the numbers of lines differ, there are none, or a reference is not a tree.
+        BadInput: The numbers of lines differ or are 0, or a reference is not a tree.
     """
     if len(hypotheses) != len(references) or not references:
         raise BadInput(
             f"got {len(hypotheses)} parses and {len(references)} reference trees; wanted one tree "
-            "a line for every parse, an empty line where there is none: give both files whole"
+            "per line in both files, and an empty line for a missing parse: give both files whole"
         )
     rows = [
         counts(_reference(number, reference), _parse(hypothesis))
@@ -135,9 +136,9 @@ def _parse(line: str) -> Tree | None:
 
 
 def summary(rows: Sequence[Counts]) -> dict[str, float | int]:
-    """The sums that EVALB prints below its table, by names of ours, percentages where it has them.
+    """Return the summary that EVALB prints below its table: sums, means and percentages.
 
-    F1 is 0 where EVALB, dividing by nothing, prints "nan".
+    F1 is 0 where EVALB divides by zero and prints "nan".
     """
     valid = [row for row in rows if row.status == Status.VALID]
     total = {name: sum(getattr(row, name) for row in valid) for name in Counts._fields}
@@ -163,22 +164,22 @@ def _percent(part: int, whole: int) -> float:
 
 
 def _f1(matched: int, gold: int, test: int) -> float:
-    """2PR / (P + R), which is twice the matches over all brackets."""
+    """Return 2PR / (P + R) in percent, which is twice the matches over all brackets."""
     return _percent(2 * matched, gold + test)
 
 
 def counts(gold: Tree, test: Tree | None, rules: Rules = COLLINS) -> Counts:
-    """Compares one parse, None if it could not be read as a tree, with the treebank's tree."""
+    """Compare a parse with the treebank's tree; `test` is None if the parse is not a tree."""
     length = sum(leaf.tag not in rules.uncounted for leaf in gold.leaves)
-    expected = _counted(_remaining(gold, rules), rules)
+    expected = _counted_brackets(_without_deleted(gold, rules), rules)
     if test is None:
         return Counts(Status.ERROR, length, len(expected))
-    if not _remaining(test, rules).leaves:
+    if not _without_deleted(test, rules).leaves:
         return Counts(Status.SKIPPED, length, len(expected))
-    gold, test = _with_quotes_alike(gold, test, rules)
+    gold, test = _align_quotes(gold, test, rules)
     if _words(gold, rules) != _words(test, rules):
         return Counts(Status.ERROR, length, len(expected))
-    expected, found = _counted(gold, rules), _counted(test, rules)
+    expected, found = _counted_brackets(gold, rules), _counted_brackets(test, rules)
     tags = [_tags(tree, rules) for tree in (gold, test)]
     return Counts(
         Status.VALID,
@@ -192,12 +193,12 @@ def counts(gold: Tree, test: Tree | None, rules: Rules = COLLINS) -> Counts:
     )
 
 
-def _remaining(tree: Tree, rules: Rules) -> Tree:
+def _without_deleted(tree: Tree, rules: Rules) -> Tree:
     return tree.without(rules.deleted)
 
 
-def _counted(tree: Tree, rules: Rules) -> list[Bracket]:
-    """The brackets that count, under the labels they count as."""
+def _counted_brackets(tree: Tree, rules: Rules) -> list[Bracket]:
+    """Return the brackets that count, with the labels that they count as."""
     plain = [b._replace(label=b.label.split("-")[0].split("=")[0]) for b in tree.brackets]
     return [
         b._replace(label=rules.equal_labels.get(b.label, b.label))
@@ -215,16 +216,16 @@ def _tags(tree: Tree, rules: Rules) -> list[str]:
 
 
 def _cross(one: Bracket, other: Bracket) -> bool:
-    """Whether they overlap and neither holds the other."""
+    """Return whether two brackets overlap and neither contains the other."""
     first, second = sorted([one[1:], other[1:]])
     return first[0] < second[0] < first[1] < second[1]
 
 
-def _with_quotes_alike(gold: Tree, test: Tree, rules: Rules) -> tuple[Tree, Tree]:
-    """Both without what is deleted; where that makes their lengths differ, with `quote_tags` kept.
+def _align_quotes(gold: Tree, test: Tree, rules: Rules) -> tuple[Tree, Tree]:
+    """Return both trees without deleted leaves, except for quotation marks tagged differently.
 
-    Of a quotation mark that one side tags as one to be deleted and the other does not, both stay:
-    the correction of 2006, for ' as a possessive among others.
+    If the trees would have different lengths, a quotation mark that only one of them deletes is
+    kept in both. This is EVALB's correction of 2006, for ' as a possessive among others.
     """
     kept = [[leaf.tag not in rules.deleted for leaf in tree.leaves] for tree in (gold, test)]
     if sum(kept[0]) != sum(kept[1]):

@@ -1,1 +1,1 @@
-"""Exports of a trained run: for TensorFlow Serving and for CTranslate2."""
+"""Exports of a trained run to TensorFlow Serving and to CTranslate2."""

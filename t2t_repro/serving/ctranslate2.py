@@ -1,16 +1,16 @@
-"""A trained model in the format of CTranslate2, an engine for Transformers on CPUs.
+"""Export to CTranslate2, an inference engine for Transformers on CPUs.
 
-Written with CTranslate2's own specification classes, into one directory:
+CTranslate2's own specification classes write the model into one directory:
 
     model.bin, config.json    the weights, for ctranslate2.Translator(directory)
     shared_vocabulary.json    the pieces by id
     vocabulary.model          the sentencepiece model, for text to pieces and back
 
-What the paper's model has and the classes do not name is put into weights: the sinusoids as a table
-of positions, d_k and d_v of different widths as heads filled up with zeros, and what may never be
-produced as a bias on the logits. The zero vector that our decoder starts from has a flag there.
+Parts of the paper's model for which these classes have no option become weights: sinusoids are a
+table of positions, heads with different d_k and d_v are padded with zeros, and pieces that may not
+be produced get a bias on their logits. An option exists for the zero vector at the decoder's start.
 
-Its search is another one; README.md, "CTranslate2", says what differs.
+CTranslate2's beam search differs from ours; docs/serving.md, "CTranslate2", says how.
 """
 
 import typing
@@ -30,12 +30,12 @@ from t2t_repro.model.transformer import Transformer
 if typing.TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
 
-# On the logits of what must not be produced: e to this is 0, and float16 still holds it.
-_NEVER = -1e4
+# Bias on the logits of pieces that must not be produced: exp(-1e4) is 0, and float16 can hold -1e4.
+_FORBIDDEN = -1e4
 
 
 def check_installed() -> None:
-    """Raises BadInput if the package is missing: it is an extra."""
+    """Raise BadInput if the optional package ctranslate2 is not installed."""
     try:
         import ctranslate2  # noqa: F401
     except ImportError:
@@ -48,14 +48,14 @@ def check_installed() -> None:
 def save(
     model: Transformer, vocabulary: Vocabulary, decode: Decode, directory: Path, weights: str
 ) -> None:
-    """Writes the model and its vocabulary into an existing directory.
+    """Write the model and its vocabulary into an existing directory.
 
     Args:
-        model: Any trained Transformer; widths d_k, d_v and d_model / h may all differ.
-        vocabulary: Its pieces. Rows of the matrix beyond them are left out.
-        decode: Says how many positions a translation can need.
-        directory: Where to.
-        weights: "float32", or "int8" for the matrices: a quarter of the size.
+        model: A trained Transformer; d_k, d_v and d_model / h may all differ.
+        vocabulary: The model's vocabulary. Rows of the embedding matrix beyond it are left out.
+        decode: The length limits, which determine how many positions are exported.
+        directory: The existing directory to write to.
+        weights: "float32", or "int8", which quantises the matrices to a quarter of the size.
     """
     spec = transformer_spec(model, vocabulary, decode)
     spec.validate()
@@ -67,7 +67,7 @@ def save(
 def transformer_spec(
     model: Transformer, vocabulary: Vocabulary, decode: Decode
 ) -> "TransformerSpec":
-    """CTranslate2's description of the model, with its weights; not yet validated."""
+    """Return CTranslate2's specification of the model with its weights, not yet validated."""
     from ctranslate2.specs import transformer_spec as specs
 
     config = model.config
@@ -78,18 +78,18 @@ def transformer_spec(
     )
     spec.config.layer_norm_epsilon = model.encoder[0].feed_forward_norm.norm.epsilon
     spec.config.add_source_eos = True
-    spec.config.decoder_start_token = vocabulary.pieces[0]  # any: its vector is not looked at
+    spec.config.decoder_start_token = vocabulary.pieces[0]  # any piece: its embedding is not used
     spec.register_source_vocabulary(vocabulary.pieces)
     spec.register_target_vocabulary(vocabulary.pieces)
 
     matrix = np.asarray(model.embedding.matrix)[: vocabulary.size]  # [pieces, d_model]
     for embedding in (spec.encoder.embeddings[0], spec.decoder.embeddings):
-        embedding.weight = matrix  # looked up times sqrt(d_model), as spec.*.scale_embeddings says
+        embedding.weight = matrix  # spec.*.scale_embeddings multiplies by sqrt(d_model)
     spec.decoder.start_from_zero_embedding = True
     spec.decoder.projection.weight = matrix
-    spec.decoder.projection.bias = np.where(vocabulary.producible, 0, _NEVER).astype("float32")
+    spec.decoder.projection.bias = np.where(vocabulary.producible, 0, _FORBIDDEN).astype("float32")
 
-    # CTranslate2 cuts a source to 1,024 pieces unless told otherwise, and adds EOS after that.
+    # By default CTranslate2 truncates a source to 1,024 pieces and then adds EOS.
     length = max(decode.max_source_length, 1024) + decode.max_extra_length + 1
     spec.encoder.position_encodings.encodings = _positions(model.source_positions, length, config)
     spec.decoder.position_encodings.encodings = _positions(model.target_positions, length, config)
@@ -105,57 +105,57 @@ def transformer_spec(
 
 
 def _positions(layer: Any, length: int, config: Any) -> np.ndarray:
-    """What the layer adds at the positions 0 ... `length` - 1: float32 [length, d_model]."""
+    """Return the layer's encodings of positions 0 ... `length` - 1: float32 [length, d_model]."""
     if not config.learned_positions:
         return np.asarray(sinusoids(length, config.d_model))
     return np.asarray(layer(ops.zeros((1, length, config.d_model))))[0]
 
 
 def _self_attention(spec: Any, layer: MultiHeadAttention, norm: AddNorm) -> None:
-    """Queries, keys and values in one matrix, then the output."""
-    _join(spec.linear[0], _projections(layer)[:3])
-    _attention_rest(spec, layer, norm)
+    """Set one matrix for queries, keys and values, and one for the output."""
+    _set_linear(spec.linear[0], _projections(layer)[:3])
+    _attention_output(spec, layer, norm)
 
 
 def _cross_attention(spec: Any, layer: MultiHeadAttention, norm: AddNorm) -> None:
-    """Queries; keys and values in one matrix; the output."""
+    """Set matrices for the queries, for keys and values together, and for the output."""
     projections = _projections(layer)
-    _join(spec.linear[0], projections[:1])
-    _join(spec.linear[1], projections[1:3])
-    _attention_rest(spec, layer, norm)
+    _set_linear(spec.linear[0], projections[:1])
+    _set_linear(spec.linear[1], projections[1:3])
+    _attention_output(spec, layer, norm)
 
 
-def _attention_rest(spec: Any, layer: MultiHeadAttention, norm: AddNorm) -> None:
-    _join(spec.linear[-1], _projections(layer)[3:])
-    spec.queries_scale = np.float32(layer.d_k**-0.5)  # not that of the filled-up width
+def _attention_output(spec: Any, layer: MultiHeadAttention, norm: AddNorm) -> None:
+    _set_linear(spec.linear[-1], _projections(layer)[3:])
+    spec.queries_scale = np.float32(layer.d_k**-0.5)  # of the unpadded width
     _norm(spec.layer_norm, norm)
 
 
 def _projections(layer: MultiHeadAttention) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(weight [out, in], bias [out]) of queries, keys, values and output.
+    """Return (weight [out, in], bias [out]) of queries, keys, values and output.
 
-    CTranslate2 knows one width of a head, so the narrower of d_k and d_v is filled up with zeros:
-    they add nothing to a dot product, and meet zeros in the output projection.
+    CTranslate2 has a single width for a head, so the narrower of d_k and d_v is padded with zeros.
+    These add nothing to a dot product, and the output projection has zeros for them.
     """
     h, width = layer.num_heads, max(layer.d_k, layer.d_v)
 
-    def filled(rows: np.ndarray) -> np.ndarray:
-        """[h * d_k or d_v, ...] -> [h * width, ...]."""
+    def padded(rows: np.ndarray) -> np.ndarray:
+        """Pad the heads: [h * d_k or d_v, ...] -> [h * width, ...]."""
         heads = rows.reshape(h, -1, *rows.shape[1:])
         missing = [(0, 0), (0, width - heads.shape[1])] + [(0, 0)] * (rows.ndim - 1)
         return np.pad(heads, missing).reshape(h * width, *rows.shape[1:])
 
     inward = [
-        (filled(np.asarray(dense.kernel).T), filled(np.asarray(dense.bias)))
+        (padded(np.asarray(dense.kernel).T), padded(np.asarray(dense.bias)))
         for dense in (layer.query, layer.key, layer.value)
     ]
-    kernel = filled(np.asarray(layer.output_projection.kernel))  # [h * width, d_model]
+    kernel = padded(np.asarray(layer.output_projection.kernel))  # [h * width, d_model]
     return [*inward, (kernel.T, np.asarray(layer.output_projection.bias))]
 
 
 def _feed_forward(spec: Any, layer: FeedForward, norm: AddNorm) -> None:
     for linear, dense in ((spec.linear_0, layer.inner), (spec.linear_1, layer.outer)):
-        _join(linear, [(np.asarray(dense.kernel).T, np.asarray(dense.bias))])
+        _set_linear(linear, [(np.asarray(dense.kernel).T, np.asarray(dense.bias))])
     _norm(spec.layer_norm, norm)
 
 
@@ -163,7 +163,7 @@ def _norm(spec: Any, layer: AddNorm) -> None:
     spec.gamma, spec.beta = np.asarray(layer.norm.gamma), np.asarray(layer.norm.beta)
 
 
-def _join(spec: Any, projections: list[tuple[np.ndarray, np.ndarray]]) -> None:
-    """Several linear maps of one input as one."""
+def _set_linear(spec: Any, projections: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Set a linear map to the concatenation of several linear maps of the same input."""
     spec.weight = np.concatenate([weight for weight, _ in projections])
     spec.bias = np.concatenate([bias for _, bias in projections])

@@ -1,7 +1,7 @@
-"""Requests that TensorFlow Serving answers to itself when it loads an export.
+"""Warm-up requests, which TensorFlow Serving runs when it loads an export.
 
-So that no user waits for the first answer, which takes longer than the others. The file is
-assets.extra/tf_serving_warmup_requests, a TFRecord of PredictionLogs.
+The first request takes longer than later ones; with warm-up requests no user waits for it. They are
+in the file assets.extra/tf_serving_warmup_requests, a TFRecord of PredictionLogs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from typing import Any
 
 import tensorflow as tf
 
-# One short line, then a batch with a long one: the two sizes that memory is taken for.
+# One short line, then a batch that has a long one: memory is allocated for both sizes.
 TEXTS = (["Hello."], ["Hello."] * 7 + ["this is a long line " * 8])
 
 
 def write(directory: Path, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-    """Writes the file into a SavedModel.
+    """Write the file of warm-up requests into a SavedModel.
 
     Args:
         directory: The SavedModel.
-        requests: (signature, {input: value}) of each request, in the order they are answered.
+        requests: (signature, {input: value}) of each request, in the order in which they are run.
     """
     path = directory / "assets.extra" / "tf_serving_warmup_requests"
     path.parent.mkdir(exist_ok=True)
@@ -29,14 +29,14 @@ def write(directory: Path, requests: Sequence[tuple[str, Mapping[str, Any]]]) ->
 
 
 def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
-    """A tensorflow.serving.PredictionLog with one PredictRequest.
+    """Return a serialised tensorflow.serving.PredictionLog with one PredictRequest.
 
-    Spelt out here, since four messages around TensorFlow's own TensorProto are not worth another
-    package beside every install; the numbers are those of the fields in prediction_log.proto,
-    predict.proto and model.proto. A test reads them with tensorflow-serving-api.
+    The four messages around TensorFlow's own TensorProto are encoded here, which saves the
+    dependency on tensorflow-serving-api. The numbers are the field numbers of prediction_log.proto,
+    predict.proto and model.proto. A test reads the result with tensorflow-serving-api.
     """
     model_spec = _field(3, signature.encode())
-    entries = (  # of a map: 1 the key, 2 the value
+    entries = (  # map entries: field 1 is the key, 2 the value
         _field(1, name.encode()) + _field(2, tf.make_tensor_proto(value).SerializeToString())
         for name, value in inputs.items()
     )
@@ -45,12 +45,12 @@ def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes, text or a message: its key, its length, itself."""
+    """Encode a field of bytes, text or a message: its key, its length, its content."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Encode seven bits per byte, the lowest first; the eighth bit says that more bytes follow."""
     if value < 0x80:
         return bytes([value])
     return bytes([value & 0x7F | 0x80]) + _varint(value >> 7)

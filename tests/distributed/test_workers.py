@@ -1,4 +1,4 @@
-"""Several workers: the run of one process, whoever is stopped or killed. Real processes."""
+"""Runs of several worker processes give the result of one process, also after stops and kills."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ from pipelines.toy import toy_ende
 from t2t_repro import cli, experiment, launch, train
 from t2t_repro import config as configs
 from t2t_repro.distributed.cluster import Agreement, Cluster, WorkerGone
-from t2t_repro.distributed.strategy import _of_slurm, default_strategy
+from t2t_repro.distributed.strategy import _workers_from_slurm, default_strategy
 from t2t_repro.training import dev_scores, loop
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.workdir import Workdir
@@ -36,15 +36,15 @@ SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=16", "--num_heads=2", "--d_k=4", "--d_v=4"),
     *("--vocabulary_size=400", "--embedding_rows=none", "--held_out_share=0.1", "--beam_size=1"),
     *("--tokens_per_batch=512", "--max_extra_length=2", "--eval_sentences=4", "--log_steps=1"),
-    # A large epsilon: the paper's makes of Adam's first updates the signs of the gradients, and
-    # of a gradient that is nothing but rounding as large an update as of any other.
+    # A large epsilon: with the paper's, Adam's first update depends on the gradient's sign only, so
+    # a gradient that is only rounding error moves its weight as far as any other.
     *("--dropout=0", "--warmup_steps=4", "--epsilon=0.01"),
 ]
 
 
 @pytest.fixture(scope="module")
 def tsv(tmp_path_factory):
-    """300 pairs."""
+    """Write 300 pairs to a file."""
     file = tmp_path_factory.mktemp("text") / "pairs.tsv"
     pairs = islice(toy_ende.examples("train"), 300)
     lines = (f"{pair['source']}\t{pair['target']}\n" for pair in pairs)
@@ -53,7 +53,7 @@ def tsv(tmp_path_factory):
 
 
 def cluster_of(count):
-    """Free ports of this machine as TF_CONFIG's workers."""
+    """Return TF_CONFIG's jobs with free ports of this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -62,7 +62,7 @@ def cluster_of(count):
 
 
 class Job:
-    """Running workers, the chief first; one without TF_CONFIG. What they say goes to files."""
+    """Running workers, the chief first; a single one has no TF_CONFIG. Output goes to files."""
 
     def __init__(self, logs, cluster, *arguments):
         tasks = [(job, index) for job in sorted(cluster) for index in range(len(cluster[job]))]
@@ -83,7 +83,7 @@ class Job:
             self.processes.append(process)
 
     def said(self, number=0):
-        """The lines of a worker."""
+        """Return the lines that a worker printed."""
         return self.logs[number].read_text(encoding="utf-8").splitlines()
 
     def wait_until(self, condition):
@@ -99,7 +99,7 @@ class Job:
         return "\n".join(f"{log.name}: {log.read_text(encoding='utf-8')}" for log in self.logs)
 
     def end(self, within=120):
-        """The exit statuses of all."""
+        """Wait for all workers and return their exit statuses."""
         deadline = time.monotonic() + within
         try:
             return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
@@ -127,7 +127,7 @@ def saved_steps(workdir):
 
 
 def state(workdir):
-    """All values of the newest checkpoint, but for how many there were and how long it took."""
+    """Return all values of the newest checkpoint except its number and times."""
     reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
     names = [name for name in reader.get_variable_to_shape_map() if ".ATTRIBUTES/V" in name]
     return {
@@ -137,12 +137,12 @@ def state(workdir):
     }
 
 
-# The same run
+# The same run with 1, 2 and 3 workers
 
 
 @pytest.fixture(scope="module")
 def runs(tsv, tmp_path_factory):
-    """(work directory, job) of the same 8 steps by 1, 2 and 3 workers."""
+    """Return (work directory, job) of the same 8 steps with 1, 2 and 3 workers."""
     done = {}
     for count in (1, 2, 3):
         workdir = tmp_path_factory.mktemp(f"by{count}") / "run"
@@ -159,7 +159,7 @@ def test_losses_are_those_of_one_process(runs, count):
     (one, _), (several, _) = runs[1], runs[count]
     losses = events(one, "train/loss")
     assert list(losses) == list(range(1, 9))
-    assert losses[8] < losses[1] - 0.1  # it learns, so that it can go wrong
+    assert losses[8] < losses[1] - 0.1  # the loss falls, so the comparison means something
     assert events(several, "train/loss") == pytest.approx(losses, rel=1e-4)
     perplexities = events(one, "dev/perplexity")
     assert list(perplexities) == [4, 8]
@@ -179,7 +179,7 @@ def test_state_is_that_of_one_process(runs, count):
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.slow
 def test_every_file_is_written_once(runs, count):
-    """The names are those that one process leaves: one file of events, no second checkpoints."""
+    """The files are those of a single process: one events file, one set of checkpoints."""
 
     def names(workdir):
         paths = [path.relative_to(workdir) for path in workdir.rglob("*")]
@@ -198,7 +198,7 @@ def test_only_the_chief_speaks(runs, count):
     assert sum("dev/perplexity" in line or "dev perplexity" in line for line in job.said()) <= 2
     for number in range(1, count):
         (line,) = job.said(number)
-        assert re.fullmatch(rf"worker {number} at \S+ waits until all {count} workers .*", line)
+        assert re.fullmatch(rf"worker {number} at \S+ waits for all {count} workers", line)
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_one_process_takes_the_run_over(runs, tmp_path):
 
 
 class Listener:
-    """In place of a Cluster: this is worker 1 of 2, and the chief always says the same as it."""
+    """A fake Cluster: this is worker 1 of 2, and the chief always shares the same numbers."""
 
     size, index, is_chief, names = 2, 1, False, ("worker 0 (a:1)", "worker 1 (b:1)")
 
@@ -232,7 +232,7 @@ class Listener:
 
 @pytest.mark.slow
 def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd):
-    """Not even what the chief writes too, which the names of the files would not show."""
+    """Nor does it write files that the chief writes too, which the list of names would not show."""
     workdir = Path(shutil.copytree(runs[1][0], tmp_path / "run"))
     before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
     for module in (experiment, loop, dev_scores):
@@ -244,7 +244,7 @@ def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd)
     assert capfd.readouterr().err == ""
 
 
-# What each replica is given, and what the workers tell each other
+# Which data each replica gets, and what the workers share
 
 PROBE = """
 import json, sys
@@ -279,7 +279,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What a chief and two workers, as Kubernetes' operator names them, found, by their index."""
+    """Return what a chief and two workers, named as Kubernetes' operator does, found, by index."""
     first, *others = cluster_of(3)["worker"]
     cluster = {"worker": others, "chief": [first]}
     job = Job(tmp_path_factory.mktemp("probe"), cluster, "-c", PROBE)
@@ -310,7 +310,7 @@ def test_chief_acts_and_the_others_learn_that_it_failed(found):
     assert [result["by chief"] for result in found] == ["of 0", None, None]
     chief, *others = [result["failure"] for result in found]
     assert chief == "the chief's own"
-    assert all(re.match(r"chief 0 \(.*\) cannot go on; its own messages", each) for each in others)
+    assert all(re.match(r"chief 0 \(.*\) failed; its messages", each) for each in others)
 
 
 # Stopped and killed
@@ -318,10 +318,10 @@ def test_chief_acts_and_the_others_learn_that_it_failed(found):
 
 @pytest.fixture(scope="module")
 def story(tsv, tmp_path_factory):
-    """One run of two workers that meets all of it; {what: (statuses, lines of each worker)}.
+    """Return the story of a run of two workers: {event: (statuses, lines of each worker)}.
 
-    Worker 1 is killed; in the next start the chief; the last is asked to stop, through worker 1
-    alone. `steps` are the newest checkpoints after each, from 0 on.
+    In the first start worker 1 is killed, in the second the chief. In the third worker 1 alone gets
+    the signal to stop. `steps` are the newest checkpoints after each start, beginning with 0.
     """
     workdir, cluster = tmp_path_factory.mktemp("story") / "run", cluster_of(2)
     story = {"steps": [0], "workdir": workdir}
@@ -362,12 +362,12 @@ def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
     )
     assert not any("Traceback" in line or "rror" in line for line in lines)
     if survivor == 1:
-        assert len(lines) == 2  # that it waited, and this one
+        assert len(lines) == 2  # the line about waiting, and this one
 
 
 @pytest.mark.slow
 def test_no_checkpoint_is_torn(story):
-    """Each start went on from the newest one of the start before."""
+    """Each start resumed from the newest checkpoint of the start before."""
     for what, step in zip(["chief killed", "stopped"], story["steps"][1:], strict=False):
         _, (chief, _) = story[what]
         assert any(f"resuming from step {step} of" in line for line in chief), chief
@@ -397,14 +397,14 @@ def test_a_chief_that_cannot_begin_ends_all(tmp_path):
     assert job.end(within=60) == [2, 2], job.everything
     (_, chief), (_, other) = job.said(0), job.said(1)
     assert re.match(r"error: .*absent: no such file", chief)
-    assert re.fullmatch(r"error: worker 0 \(\S+\) cannot go on; its own messages say why", other)
+    assert re.fullmatch(r"error: worker 0 \(\S+\) failed; its messages say why", other)
 
 
-# What can be seen without others
+# What can be tested in one process
 
 
 class Others(Listener):
-    """The same, but the chief says what it is told to."""
+    """Like Listener, but the chief shares the given numbers."""
 
     def __init__(self, *chief):
         self.chief = list(chief)
@@ -413,7 +413,7 @@ class Others(Listener):
         return tf.constant([self.chief.pop(0), [int(number) for number in mine]], tf.int64)
 
 
-def test_wishes_count_one_call_later_for_all():
+def test_requests_hold_for_all_one_call_later():
     agreed = Agreement(Others([0, 0], [1, 0], [0, 0], [0, 1], [0, 0]))
     assert list(agreed(False, False)) == [False, False]
     assert list(agreed(False, True)) == [False, False]
@@ -446,7 +446,7 @@ def test_what_other_workers_did_not_cause_stays_an_error():
 
 @pytest.fixture
 def settled(tmp_path):
-    """A work directory with the configuration that a chief has written."""
+    """Return a work directory with the configuration that a chief has written."""
     config = configs.resolve("toy_ende", overrides={"train_steps": 7})
     configs.save(config, tmp_path / "config.yaml")
     return tmp_path
@@ -473,27 +473,33 @@ TWO = {"worker": ["a:1", "b:1"]}
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("{", r"TF_CONFIG: no JSON \(.*\); wanted"),
-        ("[1]", "TF_CONFIG: no object; wanted"),
+        ("{", r"TF_CONFIG: not JSON \(.*\); wanted"),
+        ("[1]", "TF_CONFIG: not a JSON object; wanted"),
         ({"cluster": TWO}, "its task needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker"}}, "its task needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker", "index": -1}}, "needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker", "index": "x"}}, "needs a type and an index"),
         (
             {"cluster": TWO, "task": {"type": "worker", "index": 2}},
-            "its task is worker 2, its cluster has worker 0 to 1",
+            "its task is worker 2, but its cluster only has worker 0 to 1",
         ),
         ({"cluster": TWO, "task": {"type": "chief", "index": 0}}, "cluster has no such job"),
-        ({"cluster": {"worker": []}, "task": {}}, "its cluster is not lists of host:port"),
-        ({"cluster": {"worker": ["a", "b:1"]}, "task": {}}, "its cluster is not lists of host"),
-        ({"cluster": ["a:1"], "task": {}}, "its cluster is not lists of host:port"),
+        (
+            {"cluster": {"worker": []}, "task": {}},
+            "its cluster does not map jobs to lists of host:port",
+        ),
+        (
+            {"cluster": {"worker": ["a", "b:1"]}, "task": {}},
+            "does not map jobs to lists of host:port",
+        ),
+        ({"cluster": ["a:1"], "task": {}}, "its cluster does not map jobs to lists of host:port"),
         (
             {"cluster": TWO, "task": {"type": "evaluator", "index": 0}},
-            "nothing to do for 'evaluator'; start chief and workers only",
+            "a job 'evaluator' is not supported; start a chief and workers only",
         ),
         (
             {"cluster": TWO | {"ps": ["c:1"]}, "task": {"type": "worker", "index": 0}},
-            "nothing to do for 'ps'",
+            "a job 'ps' is not supported",
         ),
         (
             {"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief", "index": 0}},
@@ -521,7 +527,7 @@ def test_damaged_tf_config_ends_the_command_with_status_2(monkeypatch, tmp_path,
         cli.run(train.main)
     assert end.value.code == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("error: TF_CONFIG: no JSON")
+    assert line.startswith("error: TF_CONFIG: not JSON")
     assert not (tmp_path / "run").exists()
 
 
@@ -546,18 +552,18 @@ def slurm(monkeypatch, **values):
 
 
 def test_slurm_names_the_workers(monkeypatch):
-    """4 hosts with one task each; node10 comes after node9, as the ranks do."""
+    """4 hosts with one task each; node10 comes after node9, as in the order of ranks."""
     nodes = {"STEP_NODELIST": "node[8-11]", "STEP_TASKS_PER_NODE": "1(x4)", "JOB_ID": "1234567"}
     slurm(monkeypatch, STEP_NUM_TASKS="4", PROCID="2", **nodes)
     monkeypatch.setenv("SLURMD_NODENAME", "node10")
     hosts = [f"node{number}:24567" for number in (8, 9, 10, 11)]
-    assert _of_slurm() == ({"worker": hosts}, "worker", 2)
+    assert _workers_from_slurm() == ({"worker": hosts}, "worker", 2)
 
 
 def test_slurm_tasks_of_one_host_have_ports_of_their_own(monkeypatch):
     nodes = {"STEP_NODELIST": "a,b", "STEP_TASKS_PER_NODE": "2,1", "JOB_ID": "7"}
     slurm(monkeypatch, STEP_NUM_TASKS="3", PROCID="1", **nodes)
-    assert _of_slurm() == ({"worker": ["a:20007", "a:20008", "b:20007"]}, "worker", 1)
+    assert _workers_from_slurm() == ({"worker": ["a:20007", "a:20008", "b:20007"]}, "worker", 1)
 
 
 @pytest.mark.parametrize(
@@ -582,7 +588,7 @@ def test_slurm_hosts_in_another_order_are_found_out(monkeypatch):
     slurm(monkeypatch, STEP_NUM_TASKS="2", PROCID="0", **nodes)
     monkeypatch.setenv("SLURMD_NODENAME", "b")
     with pytest.raises(BadInput, match="task 0 runs on b, not on a; set TF_CONFIG"):
-        _of_slurm()
+        _workers_from_slurm()
 
 
 def test_a_batch_script_itself_is_one_process(monkeypatch):

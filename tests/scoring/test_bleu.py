@@ -1,4 +1,4 @@
-"""t2t_repro/scoring/bleu.py: the two BLEU numbers and what separates them."""
+"""The two BLEU numbers and each step in which they differ."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from t2t_repro.scoring.bleu import MULTI_BLEU, compound_split, paper_bleu, trans
 
 
 def read_lines(name: str, limit: int | None = None) -> list[str]:
-    """Lines of a file of real text; skips the test in a checkout that has no such text."""
+    """Return the lines of a file of real text, or skip the test if the checkout lacks the file."""
     path = DATA / name
     if not path.exists():
         pytest.skip(f"needs {name} under {DATA}")
@@ -31,7 +31,7 @@ def ngram_counts(tokens: list[str], order: int) -> Counter[tuple[str, ...]]:
 
 
 def bleu_by_hand(hypotheses: list[str], references: list[str]) -> float:
-    """Papineni et al. 2002, sections 2.1-2.3, on tokens: independent of any library."""
+    """Compute BLEU of tokens as in Papineni et al. 2002, sections 2.1-2.3, without any library."""
     pairs = [(h.split(), r.split()) for h, r in zip(hypotheses, references, strict=True)]
     precisions = []
     for order in range(1, 5):
@@ -45,7 +45,7 @@ def bleu_by_hand(hypotheses: list[str], references: list[str]) -> float:
 
 
 def perl_lower(text: str) -> str:
-    """multi-bleu.perl -lc works on bytes: only ASCII letters change."""
+    """Lower-case like multi-bleu.perl -lc, which works on bytes: only ASCII letters change."""
     return text.encode().lower().decode()
 
 
@@ -265,7 +265,7 @@ def test_metrics_need_neither_tensorflow_nor_keras():
 
 
 def test_confidence_interval_is_that_of_resampled_lines():
-    """Against a bootstrap of our own, of 300 samples."""
+    """The interval agrees with a bootstrap of 300 samples written here."""
     draw = np.random.default_rng(0)
     words = [f"w{index}" for index in range(30)]
     references = [" ".join(draw.choice(words, 12)) for _ in range(60)]

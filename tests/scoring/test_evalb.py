@@ -1,4 +1,4 @@
-"""EVALB's own sample, its report read back number for number, and counts by other means."""
+"""EVALB's own samples and reports, number for number, and counts from a second implementation."""
 
 import random
 import re
@@ -17,12 +17,12 @@ EVALB = DATA / "evalb_sample"
 GUM = DATA / "gum_trees"
 real_report = pytest.mark.skipif(not EVALB.exists(), reason=f"needs EVALB's sample in {EVALB}")
 real_trees = pytest.mark.skipif(not GUM.exists(), reason=f"needs GUM's trees in {GUM}")
-# The two samples, the names of their files.
+# The files of the two samples.
 SAMPLES = {"sample": ("sample.prm", "sample.rsl"), "bug": ("new.prm", "bug.rsl-new")}
 
 
 def rules_of(path):
-    """The rules of a .prm file."""
+    """Return the rules of a .prm file."""
     values = defaultdict(list)
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
@@ -45,7 +45,7 @@ def trees_of(path):
 
 @pytest.fixture(params=SAMPLES)
 def sample(request):
-    """Our counts of a sample, and the lines of EVALB's report on it."""
+    """Return our counts of a sample, and the lines of EVALB's report on it."""
     parameters, report = SAMPLES[request.param]
     rules = rules_of(EVALB / parameters)
     pairs = zip(
@@ -116,7 +116,7 @@ def test_both_summaries(sample):
                 assert f"{ours[names[theirs]]:.2f}" == f"{float(value):.2f}", theirs
 
 
-# Rules, one by one, on trees of our own.
+# Each rule on trees written for it.
 
 GOLD = "(TOP (S (NP-SBJ (DT The) (NN cat)) (VP (VBZ wakes) (PRT (RP up)) (ADVP (RB now))) (. .)))"
 
@@ -179,8 +179,8 @@ def test_a_test_bracket_crosses_at_most_once():
     assert compared(gold, gold=gold).crossing == 0
 
 
-def test_what_is_left_out_and_what_it_costs():
-    """Gold: 5 brackets a sentence. One parse is right, one lacks a bracket, four fail."""
+def test_left_out_sentences_and_punished_f1():
+    """Each gold tree has 5 brackets. One parse is right, one lacks a bracket, four fail."""
     flat = GOLD.replace("(ADVP (RB now))", "(RB now)")
     failed = ["", "(. .)", GOLD.replace("cat", "dog"), GOLD[:-1]]
     result = evalb.scores([GOLD, flat, *failed], [GOLD] * 6)
@@ -205,7 +205,7 @@ def test_the_line_of_40_counts_punctuation_but_no_traces():
 
 @pytest.mark.parametrize(("parses", "gold"), [(["(A (B c))"], []), ([], [])])
 def test_files_that_do_not_fit_are_refused(parses, gold):
-    with pytest.raises(BadInput, match="one tree a line"):
+    with pytest.raises(BadInput, match="one tree per line"):
         evalb.scores(parses, gold)
 
 
@@ -214,11 +214,11 @@ def test_a_reference_that_is_no_tree_is_refused():
         evalb.scores([GOLD] * 2, [GOLD, "The cat"])
 
 
-# Real trees, perturbed, and counted in the way that the program goes about it.
+# Perturbed real trees, counted by a second implementation that follows EVALB's loops.
 
 
 def perturbed(tree, rng):
-    """Some brackets lost, relabelled, doubled or moved, some tags changed."""
+    """Lose, relabel, double or move some brackets of a tree, and change some tags."""
     changed = []
     for bracket in tree.brackets:
         if rng.random() < 0.9:
@@ -237,7 +237,7 @@ def perturbed(tree, rng):
 
 
 def spans_by_nesting(text, deleted):
-    """(words, tags, brackets) of a line by recursion over its parentheses, no regular grammar."""
+    """Return (words, tags, brackets) of a line by recursion over its parentheses."""
     position, words, tags, found = 0, [], [], []
 
     def bracket():
@@ -269,7 +269,7 @@ def spans_by_nesting(text, deleted):
 
 
 def by_hand(gold, test):
-    """Greedy matching over all pairs of brackets, as EVALB loops over them."""
+    """Match brackets greedily over all pairs, in the order of EVALB's loops."""
     (words, tags, expected), (other_words, other_tags, found) = (
         spans_by_nesting(f"(TOP {bracketed(tree)})", COLLINS.deleted) for tree in (gold, test)
     )
