@@ -17,7 +17,6 @@ from pipelines.errors import BadInput
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import reports
 from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
@@ -149,13 +148,16 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
     workdir.save_config(config)
 
 
-def train(experiment: Experiment, micro_batches: int = 1) -> None:
+def train(experiment: Experiment, micro_batches: int = 1) -> Loop:
     """Train to `train_steps`, from the newest checkpoint if there is one; see `Loop.run`.
 
     Args:
         experiment: The run.
         micro_batches: Parts that a replica makes of its share of a batch, unless `accumulate` is
             more.
+
+    Returns:
+        The loop, which has ended.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
     batching = training_batches(config, corpus)
@@ -163,11 +165,8 @@ def train(experiment: Experiment, micro_batches: int = 1) -> None:
     if not corpus.read_only:
         workdir.save_config(config)
     accumulate = max(micro_batches, config.train.accumulate)
-    if experiment.cluster.is_chief:
-        reports.print_model(experiment, accumulate)
-    trainer = Trainer(
-        experiment.model, replace(config.train, accumulate=accumulate), experiment.strategy
-    )
+    settings = replace(config.train, accumulate=accumulate)
+    trainer = Trainer(experiment.model, settings, experiment.strategy)
     dev_scores = DevScores(
         config, experiment.problem, trainer, experiment.translator(), dev, workdir.path
     )
@@ -175,5 +174,4 @@ def train(experiment: Experiment, micro_batches: int = 1) -> None:
         trainer, config, batching, workdir.checkpoints, dev_scores.report, dev_scores.validate
     )
     loop.run()
-    if experiment.cluster.is_chief:
-        reports.record_cost(experiment, loop)
+    return loop

@@ -1,15 +1,11 @@
 """Export a trained run as <export_dir>/<version>/, for TensorFlow Serving or for CTranslate2."""
 
 import argparse
-import typing
 from pathlib import Path
 
 from pipelines.errors import BadInput
 from t2t_repro import cli
 from t2t_repro.workdir import Workdir
-
-if typing.TYPE_CHECKING:
-    from t2t_repro.experiment import Experiment
 
 # The types that each format can store weights in; the first is the default.
 WEIGHTS = {"saved_model": ("float32", "bfloat16"), "ctranslate2": ("float32", "int8")}
@@ -54,7 +50,7 @@ def main() -> None:
 
     if given.format == "ctranslate2":
         ctranslate2.check_installed()
-        save_ctranslate2(experiment.restore(workdir, settings), directory, given.weights)
+        ctranslate2.save(experiment.restore(workdir, settings), directory, given.weights)
     else:
         run = experiment.restore(workdir, settings)
         saved_model.save(run, directory, given.weights, given.ids_only)
@@ -78,22 +74,6 @@ def _check(given: argparse.Namespace, directory: Path) -> None:
         raise BadInput(
             f"{directory} exists; give --version={given.version + 1} or another --export_dir"
         )
-
-
-def save_ctranslate2(run: "Experiment", directory: Path, weights: str = "float32") -> None:
-    """Write what CTranslate2 loads, and settings.json; the directory appears whole or not at all.
-
-    Args:
-        run: The restored run.
-        directory: The directory to make, <export_dir>/<version>.
-        weights: "float32" or "int8", the type that the matrices are stored in.
-    """
-    from t2t_repro.serving import ctranslate2
-    from t2t_repro.serving.export_directory import atomic_directory, write_settings
-
-    with atomic_directory(directory) as unfinished:
-        ctranslate2.save(run.model, run.vocabulary, run.config.decode, unfinished, weights)
-        write_settings(unfinished, run, "ctranslate2", weights)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
-from t2t_repro import experiment
+from t2t_repro import experiment, reports
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy
@@ -38,8 +38,11 @@ def train(
         cluster = Cluster(default_strategy())
         with cluster.watched():
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
-            most = int(cluster.share(micro_batches).numpy().max())
-            experiment.train(experiment.build(config, workdir, cluster.strategy), most)
+            most = int(cluster.share(max(micro_batches, config.train.accumulate)).numpy().max())
+            run = experiment.build(config, workdir, cluster.strategy)
+            if cluster.is_chief:
+                reports.print_model(run, most)
+            loop = experiment.train(run, most)
     except Stopped:
         print("stopped; the state is saved, the same command resumes from it", file=sys.stderr)
         sys.exit(1)
@@ -52,6 +55,7 @@ def train(
     except WorkerGone as error:
         _end_without(error, workdir)
     if cluster.is_chief:
+        reports.record_cost(run, loop)
         done = f"trained; now: python -m t2t_repro.evaluate --workdir={workdir.path}"
         print(done, file=sys.stderr)
 
@@ -125,7 +129,7 @@ def _micro_batches(
     return count_micro_batches(config, replicas)
 
 
-def _end_without(gone: WorkerGone, workdir: Workdir) -> None:
+def _end_without(gone: WorkerGone, workdir: Workdir) -> NoReturn:
     """End this process: another worker is gone, and TensorFlow would wait for it at exit."""
     step = last_step(workdir.checkpoints)
     resume = f"command, they resume from step {step:,}" if step else "command"

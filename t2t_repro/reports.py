@@ -5,24 +5,21 @@ Results for programs go to results.json, lines for people to stderr.
 
 import sys
 import tempfile
-import typing
 from pathlib import Path
 
 import numpy as np
 
 from t2t_repro.decoding.translator import translate_lines
 from t2t_repro.distributed.strategy import device_names
+from t2t_repro.experiment import Experiment
 from t2t_repro.paper import cost
 from t2t_repro.problems import Scores
 from t2t_repro.training.dev_scores import each_pair_once
+from t2t_repro.training.loop import Loop
 from t2t_repro.training.trainer import Trainer
 
-if typing.TYPE_CHECKING:
-    from t2t_repro.experiment import Experiment
-    from t2t_repro.training.loop import Loop
 
-
-def print_model(experiment: "Experiment", micro_batches: int) -> None:
+def print_model(experiment: Experiment, micro_batches: int) -> None:
     """Print how large the model is, on which devices it trains, and in how many micro-batches."""
     weights = sum(int(np.prod(variable.shape)) for variable in experiment.model.trainable_variables)
     devices = ", ".join(experiment.strategy.extended.worker_devices)
@@ -33,7 +30,7 @@ def print_model(experiment: "Experiment", micro_batches: int) -> None:
         print(f"each replica computes a step in {micro_batches} micro-batches", file=sys.stderr)
 
 
-def record_cost(experiment: "Experiment", loop: "Loop") -> None:
+def record_cost(experiment: Experiment, loop: Loop) -> None:
     """Print what training has cost so far, and write it to results.json."""
     model = experiment.model
     spent = cost.run_cost(
@@ -48,7 +45,7 @@ def record_cost(experiment: "Experiment", loop: "Loop") -> None:
     experiment.workdir.add_result("cost", spent)
 
 
-def evaluate(experiment: "Experiment", split: str) -> Scores:
+def evaluate(experiment: Experiment, split: str) -> Scores:
     """Score a split, "dev" or "test", and write the scores to results.json.
 
     Raises:

@@ -101,9 +101,9 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
 
 def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
     """Load the run or the export, as a function that translates or makes n-best lists."""
-    from t2t_repro import library
-
     if given.workdir:
+        from t2t_repro import library
+
         translator = library.run_translator(Workdir(given.workdir), settings)
         # A method that is a tf.function does not keep its object alive; the lambda does.
         return (lambda text: translator.nbest(text)) if given.nbest else translator

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through its DevTools protocol over a socket: no package needed."""
+"""A headless Chromium, driven over a socket by its DevTools protocol, so no package is needed."""
 
 import base64
 import json
@@ -11,17 +11,17 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """The path of an installed Chromium or Chrome, or None."""
+    """Return the path of an installed Chromium or Chrome, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Page:
-    """One page of a browser of its own; close it in the end."""
+    """One page in a browser that the object starts; `close` ends the browser."""
 
     def __init__(self, profile):
         ours, theirs = socket.socketpair()
         number = theirs.fileno()
-        # It reads commands from descriptor 3 and answers on 4, each message ending with NUL.
+        # Chromium reads commands from descriptor 3 and replies on 4; each message ends with NUL.
         self.process = subprocess.Popen(
             [
                 *("bash", "-c", f'exec "$0" "$@" 3<&{number} 4>&{number}', find()),
@@ -49,14 +49,14 @@ class Page:
         self.process.wait()
 
     def send(self, method, **params):
-        """A command's result; what happens meanwhile goes to `events`."""
+        """Send a command and return its result; events that arrive meanwhile go to `events`."""
         self.count += 1
         message = {"id": self.count, "method": method, "params": params, **self.session}
         self.socket.sendall(json.dumps(message).encode() + b"\0")
-        while (answer := self._receive()).get("id") != self.count:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
+        while (reply := self._receive()).get("id") != self.count:
+            self.events.append(reply)
+        assert "error" not in reply, reply
+        return reply["result"]
 
     def _receive(self):
         while b"\0" not in self.buffer:
@@ -74,7 +74,7 @@ class Page:
             assert time.monotonic() < until, "the page does not load"
 
     def __call__(self, expression):
-        """The value of a JavaScript expression, or what its promise brings."""
+        """Evaluate a JavaScript expression; return its value, or that of its promise."""
         how = {"returnByValue": True, "awaitPromise": True}
         result = self.send("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in result, result
@@ -90,7 +90,7 @@ class Page:
             self.send("Input.dispatchKeyEvent", type="keyUp", **press | {"text": ""})
 
     def point(self, selector):
-        """Moves the mouse to the middle of an element."""
+        """Move the mouse to the middle of an element."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", **self._middle(selector))
 
     def click(self, selector):
@@ -113,5 +113,5 @@ class Page:
         self("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def screenshot(self):
-        """PNG bytes."""
+        """Return a screenshot, as the bytes of a PNG file."""
         return base64.b64decode(self.send("Page.captureScreenshot")["data"])

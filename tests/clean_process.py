@@ -1,10 +1,10 @@
-"""Processes that have TensorFlow and nothing of this project, as those that serve an export."""
+"""Child processes that have TensorFlow and none of this project's code, like a server's."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-# The beginning of a program in which importing a package of this project fails.
+# A program that starts with these lines cannot import this project's packages.
 ALONE = """
 import json, sys
 
@@ -20,7 +20,7 @@ import tensorflow_text
 
 
 def output_of(*arguments, stdin=""):
-    """Run Python with `arguments`, this code not on its path; return what it prints."""
+    """Run Python with `arguments` and without PYTHONPATH; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-I", *map(str, arguments)],
         input=stdin,

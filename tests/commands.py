@@ -1,4 +1,4 @@
-"""The commands, called in this process or started in one of their own as a shell does it."""
+"""Call a command in this process, or start Python in a child process as a shell would."""
 
 import importlib
 import io
@@ -13,13 +13,13 @@ from t2t_repro import cli
 
 
 def environment():
-    """Return what a shell would have: importing Keras sets the variable that is left out."""
+    """Return a shell's environment, without the variable that importing Keras sets."""
     kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 
 def call(name, *flags, stdin=b""):
-    """Run a command in this process, which has imported TensorFlow; return its exit status."""
+    """Run a command in this process, which saves importing TensorFlow; return its exit status."""
     module = importlib.import_module(f"t2t_repro.{name}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
@@ -31,7 +31,7 @@ def call(name, *flags, stdin=b""):
 
 
 def python(*arguments, stdin=b"", cwd=ROOT.anchor, **variables):
-    """Run Python in a process of its own, which must end well; return its output in bytes."""
+    """Run Python in a child process and return what it printed; a status other than 0 fails."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         input=stdin,

@@ -9,8 +9,8 @@ import commands
 import numpy as np
 import pytest
 
-# As many threads for an operation in every process as it has cores to itself: with two processes
-# of tests on two cores, one. TensorFlow reads this when it starts, child processes inherit it.
+# One thread per operation, since two test processes share two cores. TensorFlow reads the variable
+# when it is imported, and child processes inherit it.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's, CTranslate2's and NumPy's
 
@@ -26,8 +26,9 @@ TINY = {
     "embedding_rows": 23,
 }
 
-# The longest files of each tier. A file runs on one core: if a long one came last, the other core
-# would have nothing to do. The first makes what others share, which need not wait for it then.
+# The longest files of each tier run first: pytest-xdist keeps a file on one worker, and a long file
+# at the end would leave the other worker idle. test_end_to_end.py comes before the other files that
+# use `tiny_run`, so that no worker waits for the other one to train it.
 FIRST = (
     *("test_end_to_end.py", "training/test_trainer.py", "training/test_loop.py"),
     *("distributed/test_workers.py", "test_jax_backend.py", "bench/test_table3.py"),
@@ -47,7 +48,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """A function that returns the folder `name`, made by `make(folder)` once for all workers."""
+    """A function that returns the folder `name`; the first worker that asks fills it with `make`.
+
+    The folder lies in the directory that all workers of a session share; a lock on a file makes the
+    other workers wait until it is complete.
+    """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -112,9 +117,10 @@ def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_run(once):
-    """The work directory of a run of toy_ende that has learnt to end sentences. Not to be changed.
+    """The work directory of a run of toy_ende that has learnt to end sentences.
 
-    It is trained by the command in a process of its own; `stderr` beside it holds its messages.
+    `python -m t2t_repro.train` trains it, in a process of its own, once for all workers; the file
+    `stderr` beside it holds what the command printed. Tests copy the run before they change it.
     """
     flags = {"num_layers": 1, "d_model": 48, "d_ff": 96, "num_heads": 3, "d_k": 12, "d_v": 20}
     flags |= {"vocabulary_size": 500, "dropout": 0, "warmup_steps": 100, "train_steps": 500}

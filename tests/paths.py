@@ -1,4 +1,4 @@
-"""Where the checkout is, and the real text beside it that no commit holds."""
+"""Paths of the checkout and of the real text beside it, which is not part of the repository."""
 
 from pathlib import Path
 

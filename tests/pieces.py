@@ -4,7 +4,7 @@ import numpy as np
 
 
 def pieces(split):
-    """Of every pair of a split, in order: (source, target) without padding."""
+    """Return (source, target) of every pair of a split, in order, without padding."""
     sides = split.padded(np.arange(len(split)), *split.lengths.max(0))
     return [
         tuple([i for i in row if i != 0] for row in pair)

@@ -1,4 +1,4 @@
-"""Every command as its user starts it, on one tiny run of toy_ende."""
+"""Every command as its user starts it, on one tiny run of toy_ende (`tiny_run`)."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def files(directory):
 
 @pytest.fixture(scope="module")
 def translated(tiny_run):
-    """What `translate --workdir` makes of LINES, the last of which has no line feed."""
+    """stdout and stderr of `translate --workdir` on LINES; the last line has no line feed."""
     return command("translate", f"--workdir={tiny_run}", stdin=b"\n".join(LINES))
 
 
@@ -112,7 +112,7 @@ def test_cost_of_training_is_kept(tiny_run):
 
 
 def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path, capfd):
-    """In this process; test_loop.py resumes a killed run in processes of their own."""
+    """Both calls run in this process; test_loop.py resumes a killed run in child processes."""
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     before = files(run)

@@ -22,7 +22,7 @@ PIPELINES = (
 )
 T2T_REPRO = (
     *("settings", "config", "workdir", "model", "scoring", "decoding", "problems", "paper"),
-    *("distributed", "training", "serving", "reports", "experiment", "launch", "library"),
+    *("distributed", "training", "experiment", "reports", "serving", "launch", "library"),
     *("commands", "bench"),
 )
 COMMANDS = ("cli", "evaluate", "export", "prepare", "train", "translate", "visualize")

@@ -1,8 +1,8 @@
-"""The paper's Transformer and its training in PyTorch: from the paper, of torch's own parts.
+"""The paper's Transformer and its training in PyTorch, an independent implementation.
 
-Of torch.nn.TransformerEncoder and TransformerDecoder (post-norm; without the norm that
-nn.Transformer adds at the end of a stack), and of embedding, positions, masks and schedule written
-here from the paper. It has no dropout.
+The stacks are torch.nn.TransformerEncoder and TransformerDecoder (post-norm; without the norm that
+nn.Transformer adds at the end of a stack). Embedding, positions, masks and schedule are written
+here from the paper. There is no dropout.
 
 Axes: b batch, s source positions, t target positions, n either, d d_model, v rows.
 """
@@ -17,7 +17,7 @@ PAD = 0
 class Twin(nn.Module):
     """twin(source [b, s], target [b, t]) -> logits [b, t, v] of teacher forcing.
 
-    Its weights are those of `ours`, a Transformer whose d_k and d_v are d / h, as torch has it.
+    The weights are copied from `ours`, a Transformer whose d_k and d_v are d / h, as in torch.
     """
 
     def __init__(self, ours):
@@ -72,7 +72,7 @@ class Twin(nn.Module):
 
 
 def counterparts(ours):
-    """(name of the torch parameter, its rows, our variable, which is their transpose) of all."""
+    """Yield (torch parameter's name, its rows, our variable, which is their transpose) for all."""
     d_model = ours.config.d_model
 
     def dense(ours, path, rows=...):
@@ -103,12 +103,12 @@ def counterparts(ours):
 
 
 class Training:
-    """Section 5.3, Adam's constants included, and the loss of 5.4.
+    """Adam with the constants and the schedule of section 5.3, and the loss of 5.4.
 
-    Where epsilon enters: torch's Adam divides by sqrt(v / (1 - beta_2^t)) + epsilon, as the
-    algorithm is printed in its paper; Keras's and TensorFlow's by sqrt(v) + epsilon, with the
-    bias correction outside. Theirs is torch's with epsilon / sqrt(1 - beta_2^t): 7.1e-9 at first,
-    1e-9 later. It shows in tiny gradients only.
+    Epsilon enters at different places: torch's Adam divides by sqrt(v / (1 - beta_2^t)) + epsilon,
+    as the algorithm is printed in Adam's paper; Keras and TensorFlow divide by sqrt(v) + epsilon,
+    with the bias correction outside. Theirs equals torch's with epsilon / sqrt(1 - beta_2^t), which
+    is 7.1e-9 at first and 1e-9 later. The difference shows in tiny gradients only.
     """
 
     def __init__(self, twin, warmup_steps, label_smoothing=0.1):
@@ -123,7 +123,7 @@ class Training:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.adam, rate)
 
     def loss(self, source, target):
-        """Summed over the tokens of a batch and divided by their number."""
+        """Return the mean loss per target token of a batch."""
         source, target = (torch.as_tensor(ids).long() for ids in (source, target))
         filled = (target != PAD).any(1)  # a batch may have an empty row, which attends to nothing
         logits = self.twin(source[filled], target[filled])
@@ -135,7 +135,7 @@ class Training:
         )
 
     def step(self, source, target):
-        """One update; returns the loss before it."""
+        """Make one update and return the loss before it."""
         self.adam.zero_grad()
         loss = self.loss(source, target)
         loss.backward()

@@ -16,8 +16,9 @@ With `spell_words` the word comes before its tag:
     openS openNP The_DT cat_NN closeNP openVP sleeps_VBZ closeVP ._. closeS
 
 The model then keeps its place by copying, where it would otherwise have to count, and a few
-thousand trees do not teach it to count (docs/results.md). The target is twice as long. When an
-output is read, its words serve to align its tags with the source if words are missing or repeated.
+thousand trees do not teach it to count (docs/notebook/parsing.md). The target is twice as long.
+When an output is read, its words serve to align its tags with the source if words are missing or
+repeated.
 
 Brackets are spelt in letters because the tokeniser joins letters only with letters. "(NP" would
 always be two pieces, and a target of the Wall Street Journal would have 99 pieces on average

@@ -26,9 +26,12 @@ from t2t_repro.config import Decode
 from t2t_repro.model.attention import MultiHeadAttention
 from t2t_repro.model.layers import AddNorm, FeedForward, sinusoids
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.serving.export_directory import atomic_directory, write_settings
 
 if typing.TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
+
+    from t2t_repro.experiment import Experiment
 
 # Bias on the logits of pieces that must not be produced: exp(-1e4) is 0, and float16 can hold -1e4.
 _FORBIDDEN = -1e4
@@ -45,7 +48,23 @@ def check_installed() -> None:
         ) from None
 
 
-def save(
+def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
+    """Write an export with its settings.json; the directory appears whole or not at all.
+
+    Args:
+        run: The restored run.
+        directory: The directory to make, <export_dir>/<version>.
+        weights: "float32" or "int8", the type that the matrices are stored in.
+
+    Raises:
+        BadInput: the directory cannot be written.
+    """
+    with atomic_directory(directory) as unfinished:
+        write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
+        write_settings(unfinished, run, "ctranslate2", weights)
+
+
+def write_model(
     model: Transformer, vocabulary: Vocabulary, decode: Decode, directory: Path, weights: str
 ) -> None:
     """Write the model and its vocabulary into an existing directory.

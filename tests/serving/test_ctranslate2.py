@@ -77,7 +77,7 @@ def their_log_probs(directory, vocabulary, sources, targets, **options):
 def test_every_token_has_the_same_probability(build, vocabulary, pairs, tmp_path, changes):
     """The first too, which comes from the zero vector."""
     model = build(embedding_rows=510, **changes)
-    ctranslate2_export.save(model, vocabulary, Decode(), tmp_path, "float32")
+    ctranslate2_export.write_model(model, vocabulary, Decode(), tmp_path, "float32")
     texts = [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
     ours = our_log_probs(model, vocabulary, *texts)
     theirs = their_log_probs(tmp_path, vocabulary, *texts, compute_type="float32")
@@ -93,7 +93,7 @@ def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_pa
         # Few positions, whose table stays in float32.
         spec = ctranslate2_export.transformer_spec(model, vocabulary, Decode())
         table = spec.encoder.position_encodings.encodings.nbytes
-        ctranslate2_export.save(model, vocabulary, Decode(), directory, weights)
+        ctranslate2_export.write_model(model, vocabulary, Decode(), directory, weights)
         sizes[weights] = (directory / "model.bin").stat().st_size - table
     assert sizes["int8"] < 0.3 * sizes["float32"]
     ours = our_log_probs(model, vocabulary, *texts)
@@ -104,7 +104,7 @@ def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_pa
 
 def test_what_may_not_be_produced_never_is(build, vocabulary, tmp_path):
     model = build(embedding_rows=510)
-    ctranslate2_export.save(model, vocabulary, Decode(), tmp_path, "float32")
+    ctranslate2_export.write_model(model, vocabulary, Decode(), tmp_path, "float32")
     spec = ctranslate2_export.transformer_spec(model, vocabulary, Decode())
     assert spec.decoder.projection.weight.shape == (vocabulary.size, 12)  # no row beyond the pieces
     forbidden = [vocabulary.pieces[i] for i in np.flatnonzero(~vocabulary.producible)]
@@ -116,7 +116,8 @@ def test_what_may_not_be_produced_never_is(build, vocabulary, tmp_path):
 
 def test_the_longest_source_has_positions(build, vocabulary, tmp_path):
     decode = Decode(max_source_length=20)
-    ctranslate2_export.save(build(embedding_rows=510), vocabulary, decode, tmp_path, "float32")
+    model = build(embedding_rows=510)
+    ctranslate2_export.write_model(model, vocabulary, decode, tmp_path, "float32")
     translator = ctranslate2.Translator(str(tmp_path), intra_threads=1)
     long = [vocabulary.pieces[300]] * 5000
     assert translator.translate_batch([long], max_decoding_length=3)
@@ -127,10 +128,10 @@ def test_the_longest_source_has_positions(build, vocabulary, tmp_path):
 
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
-    from t2t_repro import experiment, export
+    from t2t_repro import experiment
 
     directory = tmp_path_factory.mktemp("ctranslate2") / "1"
-    export.save_ctranslate2(experiment.restore(Workdir(tiny_run), {}), directory)
+    ctranslate2_export.save(experiment.restore(Workdir(tiny_run), {}), directory)
     return directory
 
 

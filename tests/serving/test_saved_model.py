@@ -20,7 +20,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro import cli, export
-from t2t_repro.serving import saved_model
+from t2t_repro.serving import ctranslate2, saved_model
 from t2t_repro.workdir import Workdir
 
 PAGES = "\n".join(
@@ -353,7 +353,7 @@ def test_an_export_without_text_does_not_translate(exports, signature):
 
 
 @pytest.mark.parametrize(
-    "save", [functools.partial(saved_model.save, ids_only=True), export.save_ctranslate2]
+    "save", [functools.partial(saved_model.save, ids_only=True), ctranslate2.save]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
     """As far as a limit on the size of files can act one."""

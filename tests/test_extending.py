@@ -1,0 +1,120 @@
+"""The patches of docs/extending.md apply to the code, and what they add works."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import commands
+import pytest
+from paths import ROOT
+
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+PATCHES = {
+    title.removeprefix("A ").split()[-1]: patch
+    for title, patch in re.findall(
+        r"^## (.*?)\n.*?```diff\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE
+    )
+}
+TINY = [
+    *("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--d_k=8", "--d_v=8"),
+    *("--tokens_per_batch=512", "--train_steps=4", "--checkpoint_steps=4", "--eval_sentences=0"),
+    *("--beam_size=1", "--max_extra_length=2"),
+]
+
+
+def apply(patch, tree):
+    """Apply a patch to a copy of the packages."""
+    for folder in ("t2t_repro", "pipelines", "configs"):
+        shutil.copytree(ROOT / folder, tree / folder)
+    subprocess.run(["git", "apply", "-"], input=patch, cwd=tree, text=True, check=True)
+
+
+@pytest.fixture
+def patched(request, tmp_path):
+    """The folder of a copy of the packages, patched."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    apply(PATCHES[request.param], tree)
+    return tree
+
+
+def run(tree, *arguments, stdin=b""):
+    return commands.python(*arguments, stdin=stdin, cwd=tree, PYTHONPATH=str(tree)).stdout.decode()
+
+
+def example(name):
+    return pytest.mark.parametrize("patched", [name], indirect=True)
+
+
+def test_there_is_an_example_of_each():
+    assert list(PATCHES) == ["problem", "layer", "metric", "schedule", "strategy"]
+
+
+@pytest.mark.parametrize("patched", PATCHES, indirect=True)
+def test_each_touches_at_most_two_existing_files(patched):
+    paths = [path.relative_to(patched) for path in patched.rglob("*.py")]
+    existing = [path for path in paths if (ROOT / path).exists()]
+    touched = [p for p in existing if (ROOT / p).read_bytes() != (patched / p).read_bytes()]
+    assert 1 <= len(touched) <= 2
+
+
+@pytest.mark.slow
+@example("problem")
+def test_problem(patched, tmp_path):
+    workdir = tmp_path / "run"
+    run(patched, "-m", "t2t_repro.train", "--problem=sorted_digits", f"--workdir={workdir}", *TINY)
+    scores = json.loads(run(patched, "-m", "t2t_repro.evaluate", f"--workdir={workdir}", "--json"))
+    assert scores["lines"] == 100
+
+
+@pytest.mark.slow
+@example("layer")
+def test_layer(patched, tmp_path):
+    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=300", "--neighbourhood=4", *TINY]
+    run(patched, "-m", "t2t_repro.train", *flags)
+    code = (
+        "from pathlib import Path\nfrom t2t_repro import experiment\n"
+        "from t2t_repro.workdir import Workdir\n"
+        f"run = experiment.restore(Workdir(Path({str(tmp_path / 'run')!r})), {{}})\n"
+        "print(type(run.model.encoder[0].self_attention).__name__, run.model.encoder[0]."
+        "self_attention.r)"
+    )
+    assert run(patched, "-c", code) == "RestrictedSelfAttention 4\n"
+
+
+@pytest.mark.slow
+@example("metric")
+def test_metric(patched, tiny_run, tmp_path):
+    workdir = shutil.copytree(tiny_run, tmp_path / "run")
+    arguments = [f"--workdir={workdir}", "--beam_size=1", "--json"]
+    scores = json.loads(run(patched, "-m", "t2t_repro.evaluate", *arguments))
+    assert 0 < scores["copied_words"] < 50
+
+
+@pytest.mark.slow
+@example("schedule")
+def test_schedule(patched):
+    code = (
+        "from t2t_repro.config import Train\n"
+        "from t2t_repro.training.schedule import make_schedule\n"
+        "rate = make_schedule(Train(schedule='cosine', warmup_steps=10, train_steps=100), 512)\n"
+        "print([round(float(rate(n)) * 1e3, 3) for n in (0, 5, 10, 55, 100)])"
+    )
+    assert json.loads(run(patched, "-c", code)) == [0, 0.5, 1, 0.5, 0]
+
+
+@pytest.mark.slow
+@example("strategy")
+def test_decoding_strategy(patched, tiny_run, tmp_path):
+    workdir = shutil.copytree(tiny_run, tmp_path / "run")
+    with (workdir / "config.yaml").open("a") as config:
+        config.write("sample_topk: 0\n")
+    arguments = ["-m", "t2t_repro.translate", f"--workdir={workdir}", "--nbest=4"]
+    line = b"The old house is not small.\n"
+    searched = run(patched, *arguments, stdin=line).splitlines()
+    greedy = run(patched, *arguments, "--sample_topk=1", stdin=line).splitlines()
+    sampled = run(patched, *arguments, "--sample_topk=40", stdin=line).splitlines()
+    assert len(searched) == len(greedy) == len(sampled) == 4
+    assert len(set(greedy)) == 1  # of one class there is nothing to draw
+    assert len(set(sampled)) == 4
