@@ -108,7 +108,7 @@ def lines(monkeypatch, capfd):
 
 def test_translate_prints_trees_of_a_run_and_of_its_export(lines, run, exported, expected):
     indented = [trees.indented(trees.parse(row[0])) for row in expected]
-    for source in (f"--workdir={run.workdir}", f"--saved_model={exported}"):
+    for source in (f"--workdir={run.workdir.path}", f"--saved_model={exported}"):
         assert lines(source, "--nbest=3") == [tree for row in expected for tree in row]
         assert lines(source, "--pretty") == "\n".join(indented).split("\n")
     assert lines(f"--saved_model={exported}") == [row[0] for row in expected]
@@ -124,7 +124,11 @@ def test_only_trees_are_indented():
 
 def test_figures_are_of_what_the_model_writes(run, tmp_path, monkeypatch, capsys):
     """The pieces of brackets and tags, which is what it attends from."""
-    given = [f"--workdir={run.workdir}", "--sentence=The cat sleeps .", "--target=openNP DT NN"]
+    given = [
+        f"--workdir={run.workdir.path}",
+        "--sentence=The cat sleeps .",
+        "--target=openNP DT NN",
+    ]
     for output in ("page.html", "cross.png"):
         flags = [*given, f"--output={tmp_path / output}", "--kind=cross", "--word=DT"]
         monkeypatch.setattr(sys, "argv", ["visualize", *flags])

@@ -211,7 +211,7 @@ def test_training_with_it_learns_to_copy(name):
 
     keras.utils.set_random_seed(1)
     rng = np.random.default_rng(0)
-    text = rng.integers(3, 23, (80, 8, 7)).astype("int32")
+    text = rng.integers(3, 23, (200, 8, 7)).astype("int32")
     text[:, :, -1] = 1
     model = Transformer(TINY, self_attention=ALL[name]())
     trainer = Trainer(model, Train(warmup_steps=20), tf.distribute.get_strategy())

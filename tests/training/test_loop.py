@@ -29,6 +29,7 @@ from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
 # What a shell has; importing Keras sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -287,7 +288,7 @@ def finished(tmp_path_factory):
     """The work directory of a run of 3 steps."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
-    experiment.train(experiment.build(config, workdir, default_strategy()))
+    experiment.train(experiment.build(config, Workdir(workdir), default_strategy()))
     return workdir
 
 
