@@ -30,7 +30,11 @@ setup(
     # configs/ is data: it lies beside the packages in a checkout, inside t2t_repro in a wheel.
     packages=[*find_packages(include=["t2t_repro*", "pipelines*"]), "t2t_repro.configs"],
     package_dir={"t2t_repro.configs": "configs"},
-    package_data={"t2t_repro.configs": ["*.yaml"], "t2t_repro.paper": ["*.html"]},
+    package_data={
+        "t2t_repro": ["py.typed"],  # type checkers then use the annotations
+        "t2t_repro.configs": ["*.yaml"],
+        "t2t_repro.paper": ["*.html"],
+    },
     install_requires=[
         # TensorFlow, its text operations and Keras go together: the versions that are tested.
         "tensorflow>=2.21,<2.22",

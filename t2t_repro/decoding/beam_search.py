@@ -39,7 +39,7 @@ class Lengths(typing.NamedTuple):
 
 
 class BeamState(typing.NamedTuple):
-    """What the search carries from step to step; tensors of whichever backend."""
+    """The state that the search carries from step to step, in tensors of the backend."""
 
     position: Any  # int32 scalar: tokens in every alive hypothesis
     alive: Any  # int32 [b, m, t]: hypotheses without EOS, PAD from `position` on

@@ -39,7 +39,7 @@ def shift_right(target):
 
 
 class _LayerOfSublayers(keras.layers.Layer):
-    """What encoder and decoder layers share: sub-layers passed in, built together, saved together.
+    """The common part of encoder and decoder layers, whose sub-layers are passed in.
 
     `sublayers` names the constructor's arguments that are layers.
     """
@@ -196,7 +196,7 @@ class DecoderLayer(_LayerOfSublayers):
 
 
 class Attention(typing.NamedTuple):
-    """What every head looks at: float32 weights [layers, b, h, queries, keys], from 0 to 1.
+    """The attention weights of every head: float32 [layers, b, h, queries, keys], from 0 to 1.
 
     Weights of keys that are padding or in the future are 0; rows of padding queries mean nothing.
     """

@@ -71,7 +71,7 @@ def batches_of(data):
 
 @dataclasses.dataclass
 class Run:
-    """What one call of Loop.run did."""
+    """The record of one call of Loop.run."""
 
     batches: list  # the ids of every batch that was trained on
     weights: list

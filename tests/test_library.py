@@ -1,0 +1,64 @@
+"""What a program of one's own imports: `load` and `Transformer`, as README shows them."""
+
+import re
+import subprocess
+import sys
+
+import commands
+import numpy as np
+import pytest
+from paths import ROOT
+
+import t2t_repro
+from pipelines.errors import BadInput
+from t2t_repro import experiment
+from t2t_repro.config import Model
+from t2t_repro.serving import saved_model
+from t2t_repro.workdir import Workdir
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINES = ["The old house is not small.", "", "We know that my sister called the doctor."]
+
+
+@pytest.fixture(scope="module")
+def export(tiny_run, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("library") / "export"
+    saved_model.save(experiment.restore(Workdir(tiny_run), {}), directory / "1")
+    return directory
+
+
+def test_a_run_and_its_export_translate_like_the_command(tiny_run, export, capfdbinary):
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    assert commands.call("translate", f"--workdir={tiny_run}", stdin=text) == 0
+    expected = capfdbinary.readouterr().out.decode().splitlines()
+    assert len(set(expected)) == 3
+    assert t2t_repro.load(tiny_run).translate(LINES) == expected
+    for path in (str(export), export / "1"):
+        assert t2t_repro.load(path).translate(iter(LINES)) == expected
+
+
+def test_no_run_and_no_export(tmp_path):
+    with pytest.raises(BadInput, match="not a usable export"):
+        t2t_repro.load(tmp_path)
+
+
+def test_the_examples_of_the_readme_run(tiny_run):
+    translating, modelling = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert 'load("runs/toy_ende")' in translating
+    exec(translating.replace("runs/toy_ende", str(tiny_run)), {})
+    names = {"source": np.array([[5, 7, 1, 0]]), "target": np.array([[8, 9, 1]])}
+    exec(modelling, names)
+    assert names["logits"].shape == (1, 3, 37000)
+
+
+def test_the_model_by_its_short_name():
+    model = t2t_repro.Transformer(Model(num_layers=1, d_model=8, d_ff=8), rows=9)
+    assert type(model).__module__ == "t2t_repro.model.transformer"
+    with pytest.raises(AttributeError, match="has no attribute 'Transfomer'"):
+        _ = t2t_repro.Transfomer
+
+
+def test_importing_the_package_is_quick():
+    code = "import sys, t2t_repro; print(sorted({'tensorflow', 'keras'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
