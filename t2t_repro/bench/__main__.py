@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         "--divisor", type=int, default=4, help="divides the paper's d_model, d_ff, d_k and d_v"
     )
     table.add_argument("--rows", default="all", help="rows of Table 3 to train, such as base,C1")
-    table.add_argument("--workdir", type=Path, help="default: runs/table3_<problem>")
+    table.add_argument("--workdir", type=Path, help="work directory; none: runs/table3_<problem>")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["data"])
     return flags

@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
 
 @contextlib.contextmanager
 def atomic_directory(directory: Path) -> Iterator[Path]:
-    """Yield a directory to fill; it becomes `directory` at the end, or goes on an exception.
+    """Yield a directory to fill; it becomes `directory` at the end, or is deleted on an exception.
 
     Raises:
         BadInput: it cannot be written.
