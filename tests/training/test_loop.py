@@ -1,4 +1,4 @@
-"""Stopping and going on: nothing is lost or repeated, whatever ends the process."""
+"""Stop and resume: nothing is lost or repeated, whatever ends the process."""
 
 import dataclasses
 import os
@@ -299,7 +299,7 @@ def workdir(finished, tmp_path):
 
 @pytest.mark.slow
 def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
-    """SIGINT, then SIGTERM in the run that goes on."""
+    """SIGINT, then SIGTERM in the resumed run."""
     steps = saved_steps(workdir / "checkpoints")
     for number in (signal.SIGINT, signal.SIGTERM):
         child = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--checkpoint_steps=0")
