@@ -227,7 +227,7 @@ def test_layout_for_tensorflow_serving(moved_export):
 
 
 def test_an_export_needs_neither_its_run_nor_this_code(moved_export, translated, tiny_run):
-    """And the translation of a line does not depend on its neighbours."""
+    """The translation of a line does not depend on its neighbours either."""
     expected = translated[0].decode().split("\n")[:-1]
     lines = [line.decode(errors="replace") for line in LINES]
     vocabulary = Vocabulary.load(tiny_run)

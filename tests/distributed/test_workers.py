@@ -404,7 +404,7 @@ def test_a_chief_that_cannot_begin_ends_all(tmp_path):
 
 
 class Others(Listener):
-    """Like Listener, but the chief shares the given numbers."""
+    """A Listener whose chief shares the given numbers."""
 
     def __init__(self, *chief):
         self.chief = list(chief)

@@ -41,7 +41,7 @@ def padded(rows):
 
 
 def our_log_probs(model, vocabulary, sources, targets):
-    """Of every target token, EOS included, among what may be produced."""
+    """Log-probabilities of every target token, EOS included, among the producible pieces."""
     sources, targets = vocabulary.encode(sources), vocabulary.encode(targets)
     logits = np.asarray(model(padded(sources), padded(targets)), np.float64)[
         :, :, : vocabulary.size

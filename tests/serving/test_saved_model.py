@@ -80,7 +80,7 @@ def graphs(directory):
 
 
 def test_signatures(exports, signatures):
-    """Of known types and ranks; the batch and the length of ids are free."""
+    """Types and ranks are known; the batch size and the length of ids are free."""
     described = {
         name: {
             side: {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in specs.items()}
@@ -151,7 +151,7 @@ def padded(ids):
 
 
 def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, exports):
-    """As a model does whose weights were rounded to 8 bits."""
+    """The export computes like a model whose weights were rounded to 8 bits of mantissa."""
 
     def size(name):
         return sum(path.stat().st_size for path in (exports / name / "1" / "variables").iterdir())
@@ -356,7 +356,7 @@ def test_an_export_without_text_does_not_translate(exports, signature):
     "save", [functools.partial(saved_model.save, ids_only=True), ctranslate2.save]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
-    """As far as a limit on the size of files can act one."""
+    """A limit on the size of files stands in for the full disk."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))

@@ -43,7 +43,7 @@ def weights(model):
 
 
 def log_probabilities(model, source, target):
-    """Of each target token, padding left out; in numpy, float64."""
+    """Log-probabilities of the target tokens, without padding, computed in NumPy's float64."""
     logits = model(source, target).numpy().astype(np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return np.take_along_axis(log_probs, target[..., None], -1)[..., 0][target != 0]
@@ -62,7 +62,7 @@ def test_step_returns_sums_over_the_tokens(tiny):
 
 
 def test_update_follows_the_gradient_of_the_mean_over_tokens(tiny):
-    """The same batch twice over has twice the sum and twice the tokens: the same update."""
+    """A batch repeated twice has twice the sum and twice the tokens, so the update is equal."""
     once, twice = tiny(dropout=0.0), tiny(dropout=0.0)
     before = weights(once)
     step(once, **PROPORTIONAL)
