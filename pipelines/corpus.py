@@ -37,6 +37,12 @@ from pipelines.shards import MANIFEST, EncodedSplit
 from pipelines.vocabulary import FILES, Vocabulary
 
 _DESCRIPTION = "corpus.json"
+# Names in corpus.json of earlier versions.
+_FORMER_NAMES = {
+    "extra_tree_files": "extra_trees",
+    "dev_source_files": "own_dev_files",
+    "test_source_files": "own_test_files",
+}
 
 Description = dict[str, Any]
 
@@ -55,8 +61,10 @@ class Corpus:
             dropped.
         max_source_length: The same limit for held-out pairs, which is where the decoder cuts.
         shared_dir: The directory or address that runs share; None if each has its own corpus.
-        is_settled: Whether the run has read all of its text; it is not read again then.
-        read_only: Whether another process, the chief of several workers, makes everything.
+        is_settled: Whether the vocabulary is final. The training text is then read again only if
+            its encoded split is missing or incomplete; held-out text is read at each start.
+        read_only: Whether the files exist already and are only read, without a report: with several
+            workers the chief has made them.
     """
 
     examples: Callable[[str], Iterator[Pair]]
@@ -141,9 +149,13 @@ class Corpus:
             directory = str(local)
         return self._load("train", directory)
 
-    def held_out(self, split: str, folder: Path) -> EncodedSplit:
-        """Return the dev or test split, encoded in `folder`, without what the decoder would cut."""
-        limit, directory = self.max_source_length, folder / split
+    def held_out(self, split: str, folder: Path | None = None) -> EncodedSplit:
+        """Return the dev or test split, without pairs that the decoder would cut.
+
+        It is encoded in `folder`, by default beside the training split.
+        """
+        limit = self.max_source_length
+        directory = (folder or self.workdir / "prepared") / split
         if not self.read_only:
             encode_split(lambda: self.examples(split), self.vocabulary, limit, directory)
         return self._load(split, str(directory))
@@ -154,15 +166,18 @@ class Corpus:
     def _find_description(self) -> Description:
         """Return the description of what `home` holds; empty if there is none that can be used.
 
-        A setting that the description lacks did not exist when the corpus was made: it was off.
+        A setting that the description lacks counts as off (false, 0, none or empty): it did not
+        exist when the corpus was made.
         """
         found = _read_json(self.home)
-        differing = {k: v for k, v in self.settings.items() if v != found.get(k, False)}
+        found = {k: found[old] for k, old in _FORMER_NAMES.items() if old in found} | found
+        off = {k: v or False for k, v in found.items()}
+        differing = {k: v for k, v in self.settings.items() if (v or False) != off.get(k, False)}
         if not found or not differing:
             return found
         if not self.shared:
             return {}  # from a start that failed, with other settings
-        other = [f"{name}: {value} (there {found.get(name)})" for name, value in differing.items()]
+        other = [f"{k}: {v} (there {found.get(k, 'not set')})" for k, v in differing.items()]
         raise BadInput(
             f"--prepared_dir={self.shared} holds another corpus, {', '.join(other)}; use the same "
             "settings or another directory"

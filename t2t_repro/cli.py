@@ -1,4 +1,4 @@
-"""What the commands share: flags made from the hyperparameters, quiet imports, clear endings.
+"""Shared code of the commands: flags from hyperparameters, quiet imports, clear endings.
 
 Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything else.
 """
@@ -29,13 +29,19 @@ GROUPS_SHOWN = {
 }
 
 
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of each flag, but for those that are off or not given."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        is_off = action.default is None or action.default is False
+        return action.help if is_off else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises BadInput with the nearest flag on a mistake."""
 
     def __init__(self, **kwargs: Any):
-        super().__init__(
-            allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter, **kwargs
-        )
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
         """Parse the arguments; an unknown flag raises a BadInput that names the nearest flag."""
@@ -63,13 +69,21 @@ class Run(typing.NamedTuple):
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the flags that name a run, old or new, and one for every setting; see `run_of`."""
     names = ", ".join(config.problem_names())
-    parser.add_argument("--problem", default=argparse.SUPPRESS, help=f"{names} (default: toy_ende)")
+    parser.add_argument(
+        "--problem",
+        default=argparse.SUPPRESS,
+        help=f"problem to train on: {names} (default: toy_ende)",
+    )
     parser.add_argument(
         "--variant",
         default=argparse.SUPPRESS,
-        help="row of Table 3 or of the problem's own, on top of its model (default: base)",
+        help="row of Table 3, or variant of the problem, applied to its model (default: base)",
     )
-    parser.add_argument("--workdir", default=argparse.SUPPRESS, help="(default: runs/<problem>)")
+    parser.add_argument(
+        "--workdir",
+        default=argparse.SUPPRESS,
+        help="work directory (default: runs/<problem>, or runs/<problem>_<variant>)",
+    )
     add_settings(parser, config.GROUPS)
 
 

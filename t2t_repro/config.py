@@ -73,11 +73,11 @@ class Data:
         256, "maximum pieces per side; longer training pairs are left out", low=2, decides_text=True
     )
     tokens_per_batch: int = setting(
-        25000, "source tokens of a batch, and as many target tokens, over all replicas (5.1)", low=1
+        25000, "source tokens per batch, and as many target tokens, over all replicas (5.1)", low=1
     )
     # Not stated in the paper; the authors' first code counts padding tokens.
     count_padding: bool = setting(True, "whether tokens_per_batch counts padding tokens")
-    # On 4.5M pairs of news text 1.2 % of the tokens are padding with 512 shapes, 6.2 % with 64.
+    # On 4.5M pairs of news text 1.1 % of the cells are padding with 512 shapes, 6.3 % with 64.
     max_shapes: int = setting(
         512, "maximum number of batch shapes; with --xla use 64 or fewer, which adds padding", low=1
     )
@@ -149,7 +149,7 @@ class Train:
     learning_rate_scale: float = setting(1.0, "factor on equation 3; 1 in the paper", low=0)
     cooldown_share: float = setting(
         0.0,
-        "last share of train_steps, in which the learning rate falls to 0; 0 in the paper",
+        "last share of train_steps, over which the learning rate falls to 0; 0 in the paper",
         low=0,
         below=1,
         may_change=True,
@@ -182,7 +182,9 @@ class Train:
         may_change=True,
     )
     precision: str = setting(
-        "float32", "precision of the matrix products", among=("float32", "mixed_bfloat16")
+        "float32",
+        "precision of the matrix products: float32 or mixed_bfloat16",
+        among=("float32", "mixed_bfloat16"),
     )
     # On two CPU cores a compiled step takes 1.1 times as long (base and tiny of `bench train`).
     xla: bool = setting(
@@ -219,7 +221,10 @@ class Decode:
     """Section 6.1: beam search and checkpoint averaging."""
 
     beam_size: int = setting(
-        4, "number of hypotheses kept (6.1); 1: greedy search", low=1, may_change=True
+        4,
+        "number of hypotheses kept (6.1); 1: follow the likeliest piece, cut at the best score",
+        low=1,
+        may_change=True,
     )
     alpha: float = setting(
         0.6, "exponent of the length penalty ((5 + length) / 6)^alpha (6.1)", low=0, may_change=True
@@ -237,7 +242,7 @@ class Decode:
         may_change=True,
     )
     average_last: int = setting(
-        5, "number of latest checkpoints to average, or fewer if not as many exist (6.1)", low=1,
+        5, "number of latest checkpoints to average; all of them if there are fewer (6.1)", low=1,
         may_change=True,
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Score a trained run, or any system's output files, with every number the field asks for."""
+"""Score a trained run, or any system's output, by BLEU, chrF and perplexity, or F1 for parsing."""
 
 import argparse
 import json
@@ -27,12 +27,12 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
-    flags.add_argument("--split", choices=("test", "dev"), default="test", help="what to translate")
+    flags.add_argument("--split", choices=("test", "dev"), default="test", help="split to score")
     flags.add_argument(
-        "--hypotheses", type=Path, help="instead of a run: a system's output, a line each"
+        "--hypotheses", type=Path, help="instead of a run: a system's output, one sentence a line"
     )
     flags.add_argument("--references", type=Path, help="the human translations of these lines")
-    flags.add_argument("--problem", help="how to score the two files")
+    flags.add_argument("--problem", help="problem whose metric scores the two files")
     tables = flags.add_mutually_exclusive_group()
     for table, content in (("table2", "translation"), ("table4", "parsing")):
         tables.add_argument(

@@ -39,6 +39,7 @@ class Experiment:
     vocabulary: Vocabulary
     model: Transformer
     strategy: tf.distribute.Strategy
+    averaged: tuple[str, ...] = ()  # names of the checkpoints whose mean the weights are
 
     @property
     def problem(self) -> Problem:
@@ -50,9 +51,10 @@ class Experiment:
         """The workers that train it."""
         return Cluster(self.strategy)
 
-    def translator(self) -> Translator:
-        """Return the run's decoder from text to text, for scores: without post-processing."""
-        return Translator(self.model, self.vocabulary, self.config.decode)
+    def translator(self, postprocess: bool = False) -> Translator:
+        """Return the run's decoder from text to text; for scores without post-processing."""
+        made = self.problem.postprocess if postprocess else None
+        return Translator(self.model, self.vocabulary, self.config.decode, postprocess=made)
 
 
 def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corpus:
@@ -61,7 +63,7 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
     Args:
         config: The run's configuration.
         workdir: Its work directory.
-        read_only: Whether another worker makes everything.
+        read_only: Whether the files exist already: with several workers the chief has made them.
     """
     problem, data = PROBLEMS[config.problem], config.data
     return Corpus(
@@ -102,11 +104,22 @@ def _alterations(
 
 
 def build(config: Config, workdir: Workdir, strategy: tf.distribute.Strategy) -> Experiment:
-    """Build a run: its vocabulary, learnt on first use, and a model with initial weights."""
+    """Build a run: learn or load its vocabulary, then make a model with initial weights.
+
+    Raises:
+        BadInput: the text cannot be used, the shared directory holds another corpus, or
+            `embedding_rows` is less than the vocabulary.
+    """
     corpus = corpus_of(config, workdir, read_only=Cluster(strategy).size > 1)
-    vocabulary = corpus.vocabulary
-    # Only now: TFDS draws random numbers, too, when it prepares text.
+    _ = corpus.vocabulary  # before the seed: TFDS draws random numbers, too, when it prepares text
     keras.utils.set_random_seed(config.train.seed)
+    return _assemble(config, workdir, corpus, strategy)
+
+
+def _assemble(
+    config: Config, workdir: Workdir, corpus: Corpus, strategy: tf.distribute.Strategy
+) -> Experiment:
+    vocabulary = corpus.vocabulary
     with strategy.scope():
         rows = config.model.embedding_rows or vocabulary.size
         if rows < vocabulary.size:
@@ -128,10 +141,11 @@ def restore(workdir: Workdir, overrides: Mapping[str, Any]) -> Experiment:
         BadInput: no run there, one without a usable checkpoint, or other settings than it has.
     """
     config = workdir.config(overrides)
-    experiment = build(config, workdir, tf.distribute.get_strategy())  # decoding takes one device
-    count = average_last(experiment.model, workdir.checkpoints, config.decode.average_last)
-    print(f"weights: mean of the last {count} checkpoints", file=sys.stderr)
-    return experiment
+    strategy = tf.distribute.get_strategy()  # decoding takes one device
+    experiment = _assemble(config, workdir, corpus_of(config, workdir), strategy)
+    averaged = average_last(experiment.model, workdir.checkpoints, config.decode.average_last)
+    print(f"weights: mean of the last {len(averaged)} checkpoints", file=sys.stderr)
+    return replace(experiment, averaged=averaged)
 
 
 def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = None) -> None:
@@ -141,27 +155,28 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
         config: The run's configuration.
         workdir: Its work directory.
         beam_options: Options of Apache Beam, to encode the training text there; None: here.
+
+    Raises:
+        BadInput: as `Corpus.prepare_train`.
     """
     corpus = corpus_of(config, workdir)
     corpus.prepare_train(beam_options)
-    corpus.held_out("dev", workdir.path / "prepared")
+    corpus.held_out("dev")
     workdir.save_config(config)
 
 
-def train(experiment: Experiment, micro_batches: int = 1) -> Loop:
-    """Train to `train_steps`, from the newest checkpoint if there is one; see `Loop.run`.
+def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
+    """Read and encode all text of a run, and make its training loop.
 
     Args:
         experiment: The run.
-        micro_batches: Parts that a replica makes of its share of a batch, unless `accumulate` is
-            more.
+        micro_batches: Parts of a replica's share of a batch; `accumulate` if that is more.
 
-    Returns:
-        The loop, which has ended.
+    Raises:
+        BadInput: the text or a checkpoint cannot be used.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
-    batching = training_batches(config, corpus)
-    dev = corpus.held_out("dev", workdir.path / "prepared")
+    batching, dev = training_batches(config, corpus), corpus.held_out("dev")
     if not corpus.read_only:
         workdir.save_config(config)
     accumulate = max(micro_batches, config.train.accumulate)
@@ -170,8 +185,6 @@ def train(experiment: Experiment, micro_batches: int = 1) -> Loop:
     dev_scores = DevScores(
         config, experiment.problem, trainer, experiment.translator(), dev, workdir.path
     )
-    loop = Loop(
+    return Loop(
         trainer, config, batching, workdir.checkpoints, dev_scores.report, dev_scores.validate
     )
-    loop.run()
-    return loop

@@ -16,10 +16,15 @@ def parser() -> argparse.ArgumentParser:
     flags = cli.Parser(prog="python -m t2t_repro.export", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
     flags.add_argument(
-        "--export_dir", type=Path, required=True, help="where versions are collected"
+        "--export_dir",
+        type=Path,
+        required=True,
+        help="directory of the export; each version is a folder in it",
     )
-    flags.add_argument("--version", type=int, default=1, help="the number TensorFlow Serving sees")
-    flags.add_argument("--format", choices=list(WEIGHTS), default="saved_model", help="for what")
+    flags.add_argument("--version", type=int, default=1, help="number and folder of this version")
+    flags.add_argument(
+        "--format", choices=list(WEIGHTS), default="saved_model", help="format of the export"
+    )
     flags.add_argument(
         "--weights",
         choices=sorted({name for names in WEIGHTS.values() for name in names}),

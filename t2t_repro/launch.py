@@ -38,11 +38,12 @@ def train(
         cluster = Cluster(default_strategy())
         with cluster.watched():
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
-            most = int(cluster.share(max(micro_batches, config.train.accumulate)).numpy().max())
+            most = int(cluster.share(micro_batches).numpy().max())
             run = experiment.build(config, workdir, cluster.strategy)
+            loop = experiment.make_loop(run, most)
             if cluster.is_chief:
-                reports.print_model(run, most)
-            loop = experiment.train(run, most)
+                reports.print_model(run, loop.trainer.micro_batches)
+            loop.run()
     except Stopped:
         print("stopped; the state is saved, the same command resumes from it", file=sys.stderr)
         sys.exit(1)
@@ -84,12 +85,12 @@ def agree_on_config(
         config = workdir.config_to_train(*given)
         corpus = experiment.corpus_of(config, workdir)
         corpus.train()
-        corpus.held_out("dev", workdir.path / "prepared")
+        corpus.held_out("dev")
         workdir.save_config(config)
 
     cluster.by_chief(prepare)
     _wait_for_config(workdir.config_file, cluster)
-    saved, config = configs.load(workdir.config_file), workdir.config_to_train(*given)
+    saved, config = workdir.config(), workdir.config_to_train(*given)
     old, new = configs.flat(saved), configs.flat(config)
     if changed := [name for name in new if new[name] != old[name]]:
         raise BadInput(
@@ -132,9 +133,10 @@ def _micro_batches(
 def _end_without(gone: WorkerGone, workdir: Workdir) -> NoReturn:
     """End this process: another worker is gone, and TensorFlow would wait for it at exit."""
     step = last_step(workdir.checkpoints)
-    resume = f"command, they resume from step {step:,}" if step else "command"
+    resume = f", to resume from step {step:,}" if step else ""
     print(
-        f"{gone}, its own messages may say why; start all workers again with the same {resume}",
+        f"{gone}; the messages of the other workers may say why. Start all workers again with the "
+        f"same command{resume}",
         file=sys.stderr,
     )
     os._exit(1)

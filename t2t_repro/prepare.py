@@ -1,4 +1,7 @@
-"""Prepare a problem's text without training: all that `train` does before its first step."""
+"""Prepare a problem's text without training: all that `train` does before its first step.
+
+The values shown are the paper's base model; configs/<problem>.yaml replaces some of them.
+"""
 
 import argparse
 import sys
@@ -7,7 +10,7 @@ from t2t_repro import cli
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags; `train` then takes the settings from the run."""
+    """Return the parser of the flags; `train` later finds the settings in the work directory."""
     flags = cli.Parser(prog="python -m t2t_repro.prepare", description=__doc__)
     cli.add_run(flags)
     flags.add_argument(

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from t2t_repro.decoding.translator import translate_lines
 from t2t_repro.distributed.strategy import device_names
 from t2t_repro.experiment import Experiment
 from t2t_repro.paper import cost
 from t2t_repro.problems import Scores
-from t2t_repro.training.dev_scores import each_pair_once
+from t2t_repro.training.dev_scores import each_pair_once, score_pairs
 from t2t_repro.training.loop import Loop
 from t2t_repro.training.trainer import Trainer
 
@@ -54,9 +53,7 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     experiment.workdir.results()  # damage is found before the work
     problem, config = experiment.problem, experiment.config
     pairs = list(problem.examples(split, config))
-    sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
-    hypotheses = [line.translation for line in translate_lines(experiment.translator(), sources)]
-    scores = problem.score(hypotheses, references, config, sources)
+    scores, _ = score_pairs(experiment.translator(), problem, config, pairs)
     trainer = Trainer(experiment.model, config.train, experiment.strategy)
     # Not in the work directory: the files that are scored may change from one call to the next.
     with tempfile.TemporaryDirectory() as folder:

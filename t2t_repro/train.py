@@ -1,4 +1,7 @@
-"""Train a model: python -m t2t_repro.train --problem=multi30k_ende. Run it again to resume."""
+"""Train a model: python -m t2t_repro.train --problem=multi30k_ende. Run it again to resume.
+
+The values shown are the paper's base model; configs/<problem>.yaml replaces some of them.
+"""
 
 import argparse
 import sys
@@ -14,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--list_variants",
         action="store_true",
-        help="print Table 3's rows, with --problem also its own, and end",
+        help="print the rows of Table 3, with --problem also its own variants, and exit",
     )
     return flags
 

@@ -1,7 +1,7 @@
 """Translate stdin to stdout, one output line for every input line, from a run or an export.
 
-A run of a parsing problem, or its export, writes a tree for every sentence, whose words and
-punctuation marks are separated by spaces as in the treebank.
+A run of a parsing problem, or its export, writes one tree per sentence. Its input has words and
+punctuation marks separated by spaces, as in the treebank.
 """
 
 import argparse
@@ -102,9 +102,10 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
 def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
     """Load the run or the export, as a function that translates or makes n-best lists."""
     if given.workdir:
-        from t2t_repro import library
+        from t2t_repro import experiment
 
-        translator = library.run_translator(Workdir(given.workdir), settings)
+        run = experiment.restore(Workdir(given.workdir), settings)
+        translator = run.translator(postprocess=True)
         # A method that is a tf.function does not keep its object alive; the lambda does.
         return (lambda text: translator.nbest(text)) if given.nbest else translator
     from t2t_repro.serving import saved_model

@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.visualize", description=__doc__)
     flags.add_argument("--workdir", type=Path, required=True, help="a trained run")
-    flags.add_argument("--sentence", required=True, help="the source")
+    flags.add_argument("--sentence", required=True, help="source sentence")
     flags.add_argument(
         "--target", help="a translation to look at instead of the model's own", metavar="TEXT"
     )
@@ -30,20 +30,23 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="F.html|F.png",
-        help="a page with everything to choose from, or a picture of one layer",
+        help="HTML page with all layers and heads, or PNG of one layer",
     )
     flags.add_argument(
         "--kind",
         choices=_KINDS,
         default="encoder",
-        help="self-attention of the encoder or the decoder, or from the decoder to the source; for "
-        "a page, as all that follows, what it shows first",
+        help="self-attention of the encoder or decoder, or encoder-decoder attention (cross); an "
+        "HTML page opens with this choice and with those below",
     )
     flags.add_argument(
-        "--layer", type=int, metavar="N", help="from 1 (default: the paper's 5, or the last)"
+        "--layer",
+        type=int,
+        metavar="N",
+        help="layer, from 1 (default: the paper's 5, or the last)",
     )
     flags.add_argument(
-        "--heads", type=int, nargs="+", metavar="N", help="from 1 (default: all of them)"
+        "--heads", type=int, nargs="+", metavar="N", help="heads to show, from 1 (default: all)"
     )
     flags.add_argument(
         "--word", help="show the attention of this word's first piece alone, as in Figure 3"
@@ -66,6 +69,11 @@ def main() -> None:
     from t2t_repro import experiment
 
     run = experiment.restore(workdir, settings)
+    if not run.model.has_attention_weights:
+        raise BadInput(
+            f"{given.workdir}: the encoder has no full self-attention, whose weights could be "
+            "drawn; wanted a run with it"
+        )
     figure = _figure(run, given.sentence, given.target)
     view = figure.view(given.kind, given.layer, given.heads, given.word)
     if given.output.suffix == ".html":

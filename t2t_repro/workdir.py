@@ -37,13 +37,18 @@ class Workdir:
         return self.path / "config.yaml"
 
     @property
+    def results_file(self) -> Path:
+        """The path of results.json."""
+        return self.path / "results.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def holds_run(self) -> bool:
-        """Whether there is a run, all of whose text has been read."""
+        """Whether the directory holds a run: all text of its first start has been read."""
         return self.config_file.exists()
 
     def config(self, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -57,14 +62,7 @@ class Workdir:
                 f"{self.path}: no run there (no {self.config_file.name}); train one with "
                 f"--workdir={self.path}"
             )
-        saved = configs.load(self.config_file)
-        config = configs.override(saved, overrides or {})
-        if changed := configs.conflicts(saved, config):
-            raise BadInput(
-                f"{self.path} holds a run with other settings: {', '.join(changed)}; leave these "
-                "flags out to resume it, or use another --workdir"
-            )
-        return config
+        return self._override(configs.load(self.config_file), overrides or {})
 
     def config_to_train(
         self, problem: str | None, variant: str | None, overrides: Mapping[str, Any]
@@ -90,15 +88,15 @@ class Workdir:
                 f"{problem or saved.problem}, variant {variant or saved.variant}; use another "
                 "--workdir"
             )
-        return self.config(overrides)
+        return self._override(saved, overrides)
 
     def save_config(self, config: Config) -> None:
-        """Make the directory hold a run: from now on its text is not read again."""
+        """Write config.yaml, with which the directory holds a run and its vocabulary is final."""
         _write(self.config_file, lambda file: configs.save(config, file))
 
     def results(self) -> dict[str, Any]:
         """Return results.json, empty if there is none; raises BadInput if it is damaged."""
-        path = self.path / "results.json"
+        path = self.results_file
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except ValueError:
@@ -109,7 +107,17 @@ class Workdir:
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
         text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
-        _write(self.path / "results.json", lambda file: file.write_text(text, encoding="utf-8"))
+        _write(self.results_file, lambda file: file.write_text(text, encoding="utf-8"))
+
+    def _override(self, saved: Config, overrides: Mapping[str, Any]) -> Config:
+        """Replace settings of the run; raise BadInput if one may not change."""
+        config = configs.override(saved, overrides)
+        if changed := configs.conflicts(saved, config):
+            raise BadInput(
+                f"{self.path} holds a run with other settings: {', '.join(changed)}; leave these "
+                "flags out to resume it, or use another --workdir"
+            )
+        return config
 
     def _check_writable(self) -> None:
         try:

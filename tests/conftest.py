@@ -98,7 +98,7 @@ def toy_pairs():
 
 @pytest.fixture(scope="session")
 def toy_vocabulary(toy_pairs):
-    """Learnt from them."""
+    """A vocabulary of 600 pieces learnt on `toy_pairs`."""
     from pipelines.vocabulary import Vocabulary
 
     return Vocabulary.learn((text for pair in toy_pairs for text in pair.values()), 600)
@@ -106,7 +106,7 @@ def toy_vocabulary(toy_pairs):
 
 @pytest.fixture(scope="session")
 def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
-    """The pairs, prepared."""
+    """`toy_pairs` as an encoded split."""
     from pipelines.encode import encode_split
     from pipelines.shards import EncodedSplit
 

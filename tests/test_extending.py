@@ -71,7 +71,8 @@ def test_problem(patched, tmp_path):
 @pytest.mark.slow
 @example("layer")
 def test_layer(patched, tmp_path):
-    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=300", "--neighbourhood=4", *TINY]
+    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=400", "--neighbourhood=4", *TINY]
+    flags += ["--eval_sentences=2"]  # with a TensorBoard picture, if there were weights to draw
     run(patched, "-m", "t2t_repro.train", *flags)
     code = (
         "from pathlib import Path\nfrom t2t_repro import experiment\n"
@@ -94,7 +95,9 @@ def test_metric(patched, tiny_run, tmp_path):
 
 @pytest.mark.slow
 @example("schedule")
-def test_schedule(patched):
+def test_schedule(patched, tmp_path):
+    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=400", "--schedule=cosine", *TINY]
+    run(patched, "-m", "t2t_repro.train", *flags)
     code = (
         "from t2t_repro.config import Train\n"
         "from t2t_repro.training.schedule import make_schedule\n"
@@ -117,4 +120,4 @@ def test_decoding_strategy(patched, tiny_run, tmp_path):
     sampled = run(patched, *arguments, "--sample_topk=40", stdin=line).splitlines()
     assert len(searched) == len(greedy) == len(sampled) == 4
     assert len(set(greedy)) == 1  # of one class there is nothing to draw
-    assert len(set(sampled)) == 4
+    assert len(set(sampled)) > 1

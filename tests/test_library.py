@@ -1,11 +1,11 @@
 """What a program of one's own imports: `load` and `Transformer`, as README shows them."""
 
+import random
 import re
 import subprocess
 import sys
 
 import commands
-import numpy as np
 import pytest
 from paths import ROOT
 
@@ -38,17 +38,42 @@ def test_a_run_and_its_export_translate_like_the_command(tiny_run, export, capfd
 
 
 def test_no_run_and_no_export(tmp_path):
+    with pytest.raises(BadInput, match=r"no run .* and no export .* there"):
+        t2t_repro.load(tmp_path)
+    (tmp_path / "1").mkdir()
     with pytest.raises(BadInput, match="not a usable export"):
         t2t_repro.load(tmp_path)
+
+
+def test_one_string_is_not_a_list_of_strings(export):
+    with pytest.raises(TypeError, match="wanted a list of strings, got one string"):
+        t2t_repro.load(export).translate("The old house.")
+
+
+def test_a_sentence_that_is_cut_gives_a_warning(export):
+    model = t2t_repro.load(export)
+    with pytest.warns(UserWarning, match=r"the end was cut off: sentences \[1\]"):
+        assert len(model.translate(["The old house.", "long " * 1200])) == 2
+
+
+def test_loading_leaves_the_random_numbers_of_the_program_alone(tiny_run):
+    """They are drawn from, by Keras, but not seeded: else they would be the same after each load."""
+    after = []
+    for seed in (1, 2):
+        random.seed(seed)
+        t2t_repro.load(tiny_run)
+        after.append(random.random())
+    assert after[0] != after[1]
 
 
 def test_the_examples_of_the_readme_run(tiny_run):
     translating, modelling = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert 'load("runs/toy_ende")' in translating
     exec(translating.replace("runs/toy_ende", str(tiny_run)), {})
-    names = {"source": np.array([[5, 7, 1, 0]]), "target": np.array([[8, 9, 1]])}
+    names = {}
     exec(modelling, names)
-    assert names["logits"].shape == (1, 3, 37000)
+    assert names["logits"].shape == (1, 3, 40960)
+    assert names["model"].count_params() == 65_110_016
 
 
 def test_the_model_by_its_short_name():

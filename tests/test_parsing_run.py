@@ -49,7 +49,7 @@ def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("parsing") / "run"
     resolved = config.resolve("wsj_parsing", overrides=settings)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    experiment.train(experiment.build(resolved, Workdir(workdir), strategy))
+    experiment.make_loop(experiment.build(resolved, Workdir(workdir), strategy)).run()
     return experiment.restore(Workdir(workdir), {})
 
 

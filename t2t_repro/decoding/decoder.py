@@ -18,8 +18,8 @@ from t2t_repro.decoding.beam_search import (
     beam_search,
     length_penalty,
 )
-from t2t_repro.model import fast_ops
 from t2t_repro.model.attention import PAD, padding_mask
+from t2t_repro.model.fast_ops import pad_to_blocks
 
 
 def make_decoder(
@@ -94,9 +94,8 @@ def _lengths(source: Any, source_mask: Any, max_extra: int, forced: int | None) 
 
 
 def _bias(producible: np.ndarray) -> np.ndarray:
-    """Make the bias of the logits, IMPOSSIBLE where not producible, padded to whole blocks."""
-    bias = np.where(producible, 0.0, IMPOSSIBLE)
-    return np.pad(bias, (0, -len(bias) % fast_ops.BLOCK), constant_values=IMPOSSIBLE)
+    """Make the bias of the logits, IMPOSSIBLE where not producible."""
+    return pad_to_blocks(np.where(producible, 0.0, IMPOSSIBLE), IMPOSSIBLE)
 
 
 def make_scorer(

@@ -143,7 +143,7 @@ class MultiHeadAttention(keras.layers.Layer):
         }
 
     def attend(self, x, keys_values, attention_mask):
-        """Look from queries made of x at the given keys and values.
+        """Attend from x, which the queries are computed from, to the given keys and values.
 
         Args:
             x: [b, q, d] or [b * q, d].

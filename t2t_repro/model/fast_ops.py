@@ -1,10 +1,11 @@
 """Operations that are written for speed, each beside the plain formula that it computes.
 
-The rest of the code reads like the paper because what does not is here. Each function `f` has a
-`plain_f` with the same arguments and results, to at most rounding; the tests compare the two, and
-nothing else calls the plain ones. Times are for two CPU cores.
+Code that is fast rather than readable is here, so that the rest can read like the paper. Beside
+each operation is its formula, `plain_<name>`, with the same arguments and, up to rounding, the same
+results; the tests compare the two. Indexing (`gather`, `_at`) has none. Times are for two CPU
+cores.
 
-Axes: b batch, m beam, n rows of any kind, v rows of the shared matrix, d d_model.
+Axes: b batch, m beam, n positions or hypotheses, v classes (rows of the shared matrix), d d_model.
 """
 
 import keras
@@ -18,12 +19,12 @@ BLOCK = 64  # numbers of which `top_log_probs` takes the maximum first
 
 
 def plain_cross_entropy_sums(logits, target, weights):
-    """Sum the cross-entropy with the target, and with the uniform distribution, over all rows.
+    """Sum the cross-entropy with the target, and with the uniform distribution, over positions.
 
     Args:
         logits: float32 [n, v].
         target: int32 [n].
-        weights: float32 [n], what each row counts.
+        weights: float32 [n], the weight of each position.
 
     Returns:
         float32 [2].
@@ -41,7 +42,7 @@ def cross_entropy_sums(logits, target, weights):
     tiny model of `bench train` took 441 ms with it and takes 389. One array of that size is kept,
     the softmax.
     """
-    rows = logits.shape[-1]
+    classes = logits.shape[-1]
 
     @ops.custom_gradient
     def sums(logits):
@@ -58,8 +59,8 @@ def cross_entropy_sums(logits, target, weights):
             # logits for them, and copies of arrays that it could overwrite.
             finite = ops.where(ops.isfinite(unsmoothed + uniform), weights, np.nan)
             own = finite * upstream[0]  # [n]
-            even = weights * upstream[1] / rows
-            both = probability * (own + even * rows)[:, None] - even[:, None]
+            even = weights * upstream[1] / classes
+            both = probability * (own + even * classes)[:, None] - even[:, None]
             places = ops.stack([ops.arange(ops.shape(target)[0], dtype="int32"), target], axis=-1)
             return ops.scatter_update(both, places, _at(both, target) - own)
 
@@ -117,7 +118,7 @@ def top_k(x, count):
     """
     batch, beam_size, size = ops.shape(x)
     if size % BLOCK or size // BLOCK <= count:
-        return plain_top_k(x, count)
+        return ops.top_k(x, count)
     x = ops.reshape(x, (batch * beam_size, size // BLOCK, BLOCK))
     _, blocks = ops.top_k(ops.max(x, axis=-1), count)  # [b * m, count]
     blocks = ops.sort(blocks, axis=-1)
@@ -158,6 +159,11 @@ def output_map(matrix, bias):
         kernel = ops.transpose(matrix)
         return lambda x: ops.matmul(x, kernel) + bias  # one fused operation
     return lambda x: ops.cast(ops.matmul(x, ops.transpose(matrix)), "float32") + bias
+
+
+def pad_to_blocks(bias, value):
+    """Pad a bias [v], a NumPy array, to whole blocks, without which `top_k` is slow."""
+    return np.pad(bias, (0, -len(bias) % BLOCK), constant_values=value)
 
 
 def gather(x, index):

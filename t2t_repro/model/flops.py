@@ -89,7 +89,7 @@ def positions(batches: Iterable[Shape]) -> Positions:
 def training_flops(model: Model, rows: int, positions: Positions) -> Flops:
     """Count the FLOPs of training on these positions; the forward pass is a third of them."""
     weights = matrix_weights(model, rows)
-    width = model.num_heads * (model.d_k + model.d_v)  # a product of d_k and one of d_v a head
+    width = model.num_heads * (model.d_k + model.d_v)  # a product of d_k and one of d_v per head
     compared = positions.source_source + positions.target_target + positions.target_source
     return Flops(
         matrices=6 * (weights.source * positions.source + weights.target * positions.target),

@@ -17,7 +17,7 @@ from keras import ops
 
 from t2t_repro.model.attention import MultiHeadAttention
 
-# Positions of the smallest block. Products of fewer rows cost as much as of so many.
+# Positions of the smallest block: a product of fewer rows takes as long as one of 16.
 _LEAST_BLOCK = 16
 
 

@@ -226,7 +226,8 @@ class Transformer(keras.Model):
         self_attention: a layer to replace full self-attention in the encoder, such as those of
             `table1_layers`: every encoder layer gets a copy of it, made by `from_config`.
             `attention` and exports to CTranslate2 are for full self-attention alone.
-        name: name of the model, the first part of its weights' paths.
+        name: name of the model, the first part of the paths of its encoder and decoder weights.
+            Checkpoints of a run need the default.
 
     Example:
         >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
@@ -247,9 +248,6 @@ class Transformer(keras.Model):
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
         self.config, self.rows = config, rows or config.embedding_rows
-        self._self_attention = self_attention and keras.saving.serialize_keras_object(
-            self_attention
-        )
         self.embedding = SharedEmbedding(self.rows, config.d_model, dtype=dtype, name="embedding")
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
@@ -314,6 +312,11 @@ class Transformer(keras.Model):
             config.d_model, config.d_ff, dtype=self.dtype_policy, name="feed_forward"
         )
 
+    @property
+    def has_attention_weights(self):
+        """Whether every encoder layer has full self-attention, whose weights can be returned."""
+        return all(type(layer.self_attention) is MultiHeadAttention for layer in self.encoder)
+
     def build(self, source_shape):
         """Make all weights; the constructor calls it, so a model always has them."""
         for positions in (self.source_positions, self.target_positions):
@@ -371,16 +374,16 @@ class Transformer(keras.Model):
         target_mask = causal_mask(ops.shape(previous)[1])
         for layer, keys_values in zip(self.decoder, memory, strict=True):
             inputs = x, keys_values, source_mask, target_mask
-            if return_attention_scores:
-                x, weights = layer(*inputs, training=training, return_attention_scores=True)
-                scores.append(weights)
-            else:
-                x = layer(*inputs, training=training)
+            x, weights = layer(*inputs, training=training, return_attention_scores=True)
+            scores.append(weights)
         logits = self.embedding.logits(x)
         return (logits, scores) if return_attention_scores else logits
 
     def attention(self, source, target):
-        """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`."""
+        """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`.
+
+        Only for models with full self-attention, see `has_attention_weights`.
+        """
         source_mask = padding_mask(source)
         encoded, encoder = self.encode(source, source_mask, return_attention_scores=True)
         _, decoder = self.decode(
@@ -445,10 +448,11 @@ class Transformer(keras.Model):
 
     def get_config(self):
         """Return the constructor's arguments, for Keras's serialisation."""
+        other = None if self.has_attention_weights else self.encoder[0].self_attention
         return super().get_config() | {
             "config": dataclasses.asdict(self.config),
             "rows": self.rows,
-            "self_attention": self._self_attention,
+            "self_attention": other and keras.saving.serialize_keras_object(other),
         }
 
     @classmethod

@@ -57,8 +57,13 @@ def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
         weights: "float32" or "int8", the type that the matrices are stored in.
 
     Raises:
-        BadInput: the directory cannot be written.
+        BadInput: the encoder has no full self-attention, or the directory cannot be written.
     """
+    if not run.model.has_attention_weights:
+        raise BadInput(
+            "--format=ctranslate2: wanted full self-attention in the encoder; export with "
+            "--format=saved_model"
+        )
     with atomic_directory(directory) as unfinished:
         write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
         write_settings(unfinished, run, "ctranslate2", weights)

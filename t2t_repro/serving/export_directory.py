@@ -59,17 +59,14 @@ def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:
         weights: The type that the weights are stored in.
     """
     saved = config.flat(run.config)
-    state = tf.train.get_checkpoint_state(str(run.workdir.checkpoints))
-    averaged = [Path(path).name for path in state.all_model_checkpoint_paths]
-    averaged = averaged[-run.config.decode.average_last :]
     return {
         "t2t_repro": t2t_repro.__version__,
         "format": format,
         "weights": weights,
         "problem": run.config.problem,
         "variant": run.config.variant,
-        "training_step": int(averaged[-1].removeprefix("step-")),
-        "averaged_checkpoints": averaged,
+        "training_step": int(run.averaged[-1].removeprefix("step-")),
+        "averaged_checkpoints": list(run.averaged),
         "vocabulary_sha256": run.vocabulary.fingerprint,
         **{
             group: {field.name: saved[field.name] for of, field in config.fields() if of == group}

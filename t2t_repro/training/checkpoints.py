@@ -78,11 +78,12 @@ class Checkpoints:
         return True
 
 
-def average_last(model: Transformer, directory: Path, last: int) -> int:
+def average_last(model: Transformer, directory: Path, last: int) -> tuple[str, ...]:
     """Set the model's weights to the mean of the last `last` checkpoints (section 6.1).
 
     Returns:
-        The number of averaged checkpoints, fewer than `last` if the run has fewer.
+        The names of the averaged checkpoints, such as "step-500"; fewer than `last` if the run has
+        fewer.
 
     Raises:
         BadInput: there is no checkpoint, or one is damaged or of another shape.
@@ -102,7 +103,7 @@ def average_last(model: Transformer, directory: Path, last: int) -> int:
             total += variable.numpy() / len(paths)
     for total, variable in zip(mean, model.trainable_variables, strict=True):
         variable.assign(total)
-    return len(paths)
+    return tuple(Path(path).name for path in paths)
 
 
 def last_step(directory: Path) -> int:

@@ -1,6 +1,7 @@
 """Dev scores during training, by real decoding, and everything that TensorBoard shows."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator, translate_lines
 from t2t_repro.distributed.cluster import Cluster
 from t2t_repro.paper.attention_figure import attention_figure
-from t2t_repro.problems import Problem
+from t2t_repro.problems import Problem, Scores
 from t2t_repro.training.trainer import Trainer
 
 _SAMPLES = 5  # translations shown as text in TensorBoard
@@ -58,7 +59,12 @@ class DevScores:
 
     @cached_property
     def drawn(self) -> list[list[int]] | None:
-        """The ids of the first dev pair that is short enough to draw, the same at each step."""
+        """The ids of the first dev pair that is short enough to draw, the same at each step.
+
+        None if there is no such pair, or no attention weights to draw.
+        """
+        if not self.trainer.model.has_attention_weights:
+            return None
         for pair in self.pairs:
             both = self.translator.vocabulary.encode([pair["source"], pair["target"]])
             if max(map(len, both)) <= _DRAWN_PIECES:
@@ -89,11 +95,10 @@ class DevScores:
 
     def _translate(self, step: int) -> tuple[str, float]:
         """Translate the dev sentences and return the problem's main score: (name, value)."""
+        scores, hypotheses = score_pairs(self.translator, self.problem, self.config, self.pairs)
         sources, references = ([pair[side] for pair in self.pairs] for side in ("source", "target"))
-        hypotheses = [line.translation for line in translate_lines(self.translator, sources)]
         with self.writer.as_default(step):
             tf.summary.text("dev/samples", _table(sources, references, hypotheses))
-        scores = self.problem.score(hypotheses, references, self.config, sources)
         name, value = next(iter(scores.items()))
         return name, float(value)
 
@@ -113,6 +118,15 @@ class DevScores:
             for name, value in values.items():
                 tf.summary.scalar(name, value)
         self.writer.flush()
+
+
+def score_pairs(
+    translator: Translator, problem: Problem, config: Config, pairs: Sequence[Mapping[str, str]]
+) -> tuple[Scores, list[str]]:
+    """Translate the sources of pairs and score the result -> (scores, hypotheses)."""
+    sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
+    hypotheses = [line.translation for line in translate_lines(translator, sources)]
+    return problem.score(hypotheses, references, config, sources), hypotheses
 
 
 def each_pair_once(split: EncodedSplit, config: Config) -> tf.data.Dataset:

@@ -43,8 +43,8 @@ class Loop:
         checkpoint_dir: <work directory>/checkpoints.
         report: Called every `log_steps` with the step statistics and the learning rate, and after
             each checkpoint with the seconds that it and its dev scores took.
-        validate: Called with the step after a checkpoint, if these calls have taken less than
-            `eval_share` of the time since the start, and after the last checkpoint.
+        validate: Called after a checkpoint, with its step, if such calls have taken less than
+            `eval_share` of the time since the start; always after the last checkpoint.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Section 5.4: label-smoothed cross-entropy.
 
-Axes: b batch, t target positions, v rows of the shared matrix.
+Axes: b batch, t target positions, v classes (rows of the shared matrix).
 """
 
 from typing import Any
@@ -28,9 +28,8 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
         (smoothed, unsmoothed, tokens): float32 scalars. smoothed / tokens is what training
         minimises, exp(unsmoothed / tokens) is the perplexity per piece that Table 3 reports.
     """
-    rows = logits.shape[-1]
     is_token = ops.reshape(ops.cast(target != PAD, "float32"), (-1,))  # [b * t]
-    logits = ops.reshape(logits, (-1, rows))  # [b * t, v]
+    logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [b * t, v]
     sums = cross_entropy_sums(logits, ops.reshape(target, (-1,)), is_token)
     unsmoothed, uniform = sums[0], sums[1]
     smoothed = (1.0 - label_smoothing) * unsmoothed + label_smoothing * uniform

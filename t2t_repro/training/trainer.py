@@ -64,7 +64,7 @@ class Trainer:
 
         Returns:
             float32 [3]: smoothed and unsmoothed cross-entropy, summed over target tokens, and the
-            number of these.
+            number of target tokens.
         """
         tokens = tf.math.count_nonzero(target, dtype=tf.float32)
         source, target = self._even(source), self._even(target)

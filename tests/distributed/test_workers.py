@@ -239,7 +239,7 @@ def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd)
         monkeypatch.setattr(module, "Cluster", Listener)
     changes = {"train_steps": 12, "checkpoint_steps": 2}
     config = configs.override(Workdir(workdir).config(), changes)
-    experiment.train(experiment.build(config, Workdir(workdir), default_strategy()))
+    experiment.make_loop(experiment.build(config, Workdir(workdir), default_strategy())).run()
     assert {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()} == before
     assert capfd.readouterr().err == ""
 
@@ -356,8 +356,9 @@ def test_the_others_end_when_one_is_killed(story, what, survivor, gone):
     lines = said[survivor]
     step = story["steps"][1 if what == "worker killed" else 2]
     assert re.fullmatch(
-        rf"{gone} \(127.0.0.1:\d+\) is gone or cannot be reached, its own messages may say why; "
-        rf"start all workers again with the same command, they resume from step {step:,}",
+        rf"{gone} \(127.0.0.1:\d+\) is gone or cannot be reached; the messages of the other "
+        rf"workers may say why. Start all workers again with the same command, to resume from step "
+        rf"{step:,}",
         lines[-1],
     )
     assert not any("Traceback" in line or "rror" in line for line in lines)

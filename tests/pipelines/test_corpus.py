@@ -101,12 +101,18 @@ def test_a_corpus_of_an_earlier_version_lacks_settings_that_were_off(tmp_path, t
     shared = tmp_path / "shared"
     corpus(tmp_path / "first", text, prepared_dir=str(shared)).train()
     described = json.loads((shared / "corpus.json").read_text())
-    for name in ("dev_source_files", "spell_words", "altered_copies"):
+    for name in ("spell_words", "altered_copies"):
         assert not described.pop(name)
+    described["own_dev_files"] = described.pop("dev_source_files")
+    described["extra_trees"] = described.pop("extra_tree_files")
     (shared / "corpus.json").write_text(json.dumps(described))
     assert corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
-    with pytest.raises(BadInput, match=r"spell_words: True \(there None\)"):
+    with pytest.raises(BadInput, match=r"spell_words: True \(there not set\)"):
         corpus(tmp_path / "third", text, prepared_dir=str(shared), spell_words=True).train()
+    described["own_dev_files"] = True
+    (shared / "corpus.json").write_text(json.dumps(described))
+    with pytest.raises(BadInput, match=r"dev_source_files: False \(there True\)"):
+        corpus(tmp_path / "fourth", text, prepared_dir=str(shared)).train()
 
 
 @pytest.mark.parametrize("scheme", ["{folder}/shared", "{folder}/shared/", "ram://{name}"])

@@ -1,5 +1,6 @@
 """The CTranslate2 export: the same model token for token, and a search that agrees with ours."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -13,6 +14,8 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode
+from t2t_repro.model.table1_layers import RestrictedSelfAttention
+from t2t_repro.model.transformer import Transformer
 from t2t_repro.serving import ctranslate2 as ctranslate2_export
 from t2t_repro.workdir import Workdir
 
@@ -207,3 +210,14 @@ def test_a_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(BadInput, match=r'pip install "t2t_repro\[ctranslate2\]"'):
         ctranslate2_export.check_installed()
+
+
+def test_another_self_attention_than_the_papers_is_refused(tiny_run, tmp_path):
+    from t2t_repro import experiment
+
+    run = experiment.restore(Workdir(tiny_run), {})
+    restricted = RestrictedSelfAttention(4, d_model=48, num_heads=3, d_k=12, d_v=20)
+    model = Transformer(run.config.model, run.vocabulary.size, self_attention=restricted)
+    with pytest.raises(BadInput, match="wanted full self-attention in the encoder"):
+        ctranslate2_export.save(dataclasses.replace(run, model=model), tmp_path / "1")
+    assert not list(tmp_path.iterdir())

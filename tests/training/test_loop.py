@@ -288,7 +288,7 @@ def finished(tmp_path_factory):
     """The work directory of a run of 3 steps."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
-    experiment.train(experiment.build(config, Workdir(workdir), default_strategy()))
+    experiment.make_loop(experiment.build(config, Workdir(workdir), default_strategy())).run()
     return workdir
 
 
