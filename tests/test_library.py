@@ -57,7 +57,7 @@ def test_a_sentence_that_is_cut_gives_a_warning(export):
 
 
 def test_loading_leaves_the_random_numbers_of_the_program_alone(tiny_run):
-    """They are drawn from, by Keras, but not seeded: else they would be the same after each load."""
+    """Keras draws from them; if they were seeded, they would be equal after each load."""
     after = []
     for seed in (1, 2):
         random.seed(seed)
