@@ -7,6 +7,7 @@ shared matrix.
 import dataclasses
 import functools
 import typing
+from typing import Any
 
 import keras
 from keras import ops
@@ -201,9 +202,9 @@ class Attention(typing.NamedTuple):
     Weights of keys that are padding or in the future are 0; rows of padding queries mean nothing.
     """
 
-    encoder: typing.Any  # [layers, b, h, s, s]: from source to source
-    decoder: typing.Any  # [layers, b, h, t, t]: row i is of the token before target[i]
-    cross: typing.Any  # [layers, b, h, t, s]: row i is of where target[i] is predicted
+    encoder: Any  # [layers, b, h, s, s]: from source to source
+    decoder: Any  # [layers, b, h, t, t]: row i is of the token before target[i]
+    cross: Any  # [layers, b, h, t, s]: row i is of where target[i] is predicted
 
 
 @keras.saving.register_keras_serializable("t2t_repro")
@@ -239,15 +240,18 @@ class Transformer(keras.Model):
 
     def __init__(
         self,
-        config,
-        rows=None,
-        dtype="float32",
-        self_attention=None,
-        name="transformer",
-        **kwargs,
+        config: Model,
+        rows: int | None = None,
+        dtype: str = "float32",
+        self_attention: keras.layers.Layer | None = None,
+        name: str = "transformer",
+        **kwargs: Any,
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
-        self.config, self.rows = config, rows or config.embedding_rows
+        rows = rows or config.embedding_rows
+        if rows is None:
+            raise ValueError("rows: wanted a number, because config.embedding_rows is None")
+        self.config, self.rows = config, rows
         self.embedding = SharedEmbedding(self.rows, config.d_model, dtype=dtype, name="embedding")
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
@@ -313,7 +317,7 @@ class Transformer(keras.Model):
         )
 
     @property
-    def has_attention_weights(self):
+    def has_attention_weights(self) -> bool:
         """Whether every encoder layer has full self-attention, whose weights can be returned."""
         return all(type(layer.self_attention) is MultiHeadAttention for layer in self.encoder)
 
@@ -326,7 +330,7 @@ class Transformer(keras.Model):
             layer.build((*source_shape, self.config.d_model))
         self.built = True
 
-    def call(self, source, target, training=False):
+    def call(self, source: Any, target: Any, training: bool = False) -> Any:
         """Compute the logits of teacher forcing: source [b, s], target [b, t] -> float32 [b, t, v].
 
         The logits at t come from the target before t: the target is shifted right here.
@@ -379,7 +383,7 @@ class Transformer(keras.Model):
         logits = self.embedding.logits(x)
         return (logits, scores) if return_attention_scores else logits
 
-    def attention(self, source, target):
+    def attention(self, source: Any, target: Any) -> Attention:
         """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`.
 
         Only for models with full self-attention, see `has_attention_weights`.
