@@ -230,6 +230,9 @@ class Transformer(keras.Model):
         name: name of the model, the first part of the paths of its encoder and decoder weights.
             Checkpoints of a run need the default.
 
+    Raises:
+        ValueError: neither `rows` nor `config.embedding_rows` is given.
+
     Example:
         >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
         >>> model = Transformer(tiny, rows=100)
