@@ -21,8 +21,8 @@ PIPELINES = (
     *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "config", "workdir", "model", "scoring", "decoding", "problems", "paper"),
-    *("distributed", "training", "experiment", "reports", "serving", "launch", "library"),
+    *("settings", "config", "workdir", "model", "scoring", "decoding", "problems"),
+    *("distributed", "paper", "training", "experiment", "reports", "serving", "launch", "library"),
     *("commands", "bench"),
 )
 COMMANDS = ("cli", "evaluate", "export", "prepare", "train", "translate", "visualize")
@@ -35,7 +35,8 @@ BACKEND_FREE = {
     or name.removeprefix("t2t_repro.")
     in (
         *("config", "settings", "decoding.beam_search", "decoding.decoder", "paper.cost"),
-        *("scoring.bleu", "training.loss", "training.optimizer", "training.schedule"),
+        *("distributed.data_sheets", "scoring.bleu"),
+        *("training.loss", "training.optimizer", "training.schedule"),
     )
 }
 BACKEND_FREE_LIBRARIES = {"keras", "numpy", "sacrebleu", "sacremoses", "yaml"}

@@ -19,6 +19,7 @@ import numpy as np
 from t2t_repro import config
 from t2t_repro.bench.train import PRECISIONS, WORKLOADS, Row, Workload, figures
 from t2t_repro.distributed import machine
+from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.machine import median_seconds
 from t2t_repro.model.attention import PAD
 from t2t_repro.model.transformer import Transformer
@@ -152,7 +153,7 @@ def _row(
     row: Row = {"size": size}
     row |= figures(workload, precision, seconds, matmul)
     row |= {"backend": "jax", "device": device.device_kind, "parts": micro_batches}
-    if peak := cost.sustained(device.device_kind, precision):
+    if peak := sustained(device.device_kind, precision):
         row["peak_share"] = float(row["gflops"]) / 1e3 / peak.tflops
     return row
 

@@ -17,9 +17,9 @@ from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Agreement, Cluster
+from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.machine import matmul_gflops
 from t2t_repro.distributed.strategy import device_names
-from t2t_repro.paper import cost
 from t2t_repro.training.checkpoints import Checkpoints
 from t2t_repro.training.step_stats import StepStats
 from t2t_repro.training.trainer import Trainer
@@ -111,7 +111,7 @@ class Loop:
         What is measured is a product of two matrices 1,024 wide.
         """
         precision, devices = self.config.train.precision, device_names(self.trainer.strategy)
-        if known := cost.sustained(devices[0], precision):
+        if known := sustained(devices[0], precision):
             return known.tflops * len(devices) * self.cluster.size
         return matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3 * self.cluster.size
 

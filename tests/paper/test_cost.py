@@ -7,6 +7,7 @@ import pytest
 
 from t2t_repro import config
 from t2t_repro.config import Model
+from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.model import flops
 from t2t_repro.paper import cost, table3
 
@@ -43,7 +44,7 @@ def test_parameters_of_table_3():
 
 @pytest.mark.parametrize(("hours", "name"), [(12, "base"), (3.5 * 24, "big")])
 def test_the_papers_own_runs_on_eight_p100(hours, name):
-    device = cost.sustained("Tesla P100-SXM2-16GB", "float32")
+    device = sustained("Tesla P100-SXM2-16GB", "float32")
     spent = cost.by_formula(hours * 3600, 8, device.tflops)
     assert f"{spent:.1e}" == f"{cost.PAPER[name]:.1e}"
 
@@ -55,37 +56,6 @@ def test_the_papers_formula_is_two_to_four_times_the_count():
     assert counts["big"] == pytest.approx(6 * 218.1e6 * 25_000 * 300_000, rel=0.01)
     assert cost.PAPER["base"] / counts["base"] == pytest.approx(3.4, abs=0.05)
     assert cost.PAPER["big"] / counts["big"] == pytest.approx(2.3, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("device", "float32", "bfloat16"),
-    [
-        ("Tesla K80", 2.8, 2.8),  # the paper's four: footnote 5
-        ("Tesla K40m", 3.7, 3.7),
-        ("Tesla M40 24GB", 6.0, 6.0),
-        ("Tesla P100-PCIE-16GB", 9.5, 9.5),
-        ("Tesla V100-SXM2-32GB", 15.7, 125),
-        ("NVIDIA A100-SXM4-80GB", 156, 312),
-        ("NVIDIA H100 80GB HBM3", 494, 989),
-        ("NVIDIA H200", 494, 989),
-        ("NVIDIA L4", 60, 121),
-        ("NVIDIA GeForce RTX 4090", 82.6, 165),
-        # Similar names of slower GPUs, and names that are not in the table.
-        ("Tesla V100-PCIE-16GB", None, None),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None, None),
-        ("NVIDIA H100 PCIe", None, None),
-        ("NVIDIA H100 NVL", None, None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, None),
-        ("NVIDIA L40S", None, None),
-        ("NVIDIA GeForce GTX 1080", None, None),
-        ("CPU", None, None),
-    ],
-)
-def test_sustained_speed_of_a_device(device, float32, bfloat16):
-    found = [cost.sustained(device, p) for p in ("float32", "mixed_bfloat16")]
-    assert [f and f.tflops for f in found] == [float32, bfloat16]
-    for known in filter(None, found):
-        assert "footnote 5" in known.source or "assumed" in known.source
 
 
 # The cost of a run
