@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.toy import toy_ende
+from pipelines.vocabulary import EOS
 from t2t_repro import cli, translate
 from t2t_repro.decoding.translator import Line, _batches_by_length, nbest_lines, translate_lines
 from t2t_repro.serving import saved_model
@@ -234,3 +235,21 @@ def test_progress(monkeypatch, terminals, seconds, seen):
     assert number == 3
     assert ("3line" in shown) == seen
     assert seen or shown == ""
+
+
+def test_a_source_that_is_too_long_is_cut_and_ends_with_eos(tiny_run):
+    from t2t_repro import experiment
+
+    run = experiment.restore(Workdir(tiny_run), {"max_source_length": 6})
+    text = "The old house is not small, and the men play."
+    (ids,) = run.vocabulary.encode([text])
+    assert len(ids) > 6
+    translator = run.translator()
+    outputs = translator.translate(tf.constant([text, "Yes."]))
+    assert outputs["cut"].numpy().tolist() == [True, False]
+    expected = translator.translate_ids([[*ids[:5], EOS]])
+    assert outputs["score"][0].numpy() == pytest.approx(expected["score"][0].numpy(), abs=1e-5)
+    assert (
+        outputs["translation"][0].numpy().decode()
+        == run.vocabulary.decode(expected["ids"].numpy().tolist())[0]
+    )
