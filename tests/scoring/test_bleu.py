@@ -294,3 +294,10 @@ def test_poor_output_has_an_interval_too(bad):
     hypotheses = [bad, bad, "", "ein Haus"]
     scores = translation_scores(hypotheses, ["ein Haus am Meer"] * 4, language="de")
     assert 0 <= scores["sacrebleu_interval"] < 100
+
+
+def test_chrf_compares_characters_and_no_words():
+    """chrF ignores spaces; chrF++, which also counts words, gives 75 here."""
+    scores = translation_scores(["ab cd ef"], ["abc def"], language="de")
+    assert scores["chrf"] == 100
+    assert "|nc:6|nw:0|" in scores["chrf_signature"]
