@@ -54,12 +54,12 @@ class Corpus:
     Args:
         examples: Returns the pairs of a split, "train", "dev" or "test".
         workdir: The run's work directory.
-        settings: The settings that decide, with the text itself, how the training split comes out.
+        settings: The settings that determine, with the text itself, the encoded training split.
             Runs that share a corpus must agree on them.
         vocabulary_size: Pieces of the vocabulary.
         max_length: The most pieces on a side of a training pair, EOS included; longer ones are
             dropped.
-        max_source_length: The same limit for held-out pairs, which is where the decoder cuts.
+        max_source_length: The same limit for held-out pairs; the decoder truncates its input to it.
         shared_dir: The directory or address that runs share; None if each has its own corpus.
         is_settled: Whether the vocabulary is final. The training text is then read again only if
             its encoded split is missing or incomplete; held-out text is read at each start.
@@ -80,7 +80,7 @@ class Corpus:
 
     @property
     def shared(self) -> str | None:
-        """The directory or address that runs share, as `storage` wants it."""
+        """The directory or address that runs share, as `storage` expects it."""
         return self.shared_dir and self.shared_dir.removeprefix("file://").rstrip("/")
 
     @property
@@ -104,14 +104,14 @@ class Corpus:
         return Vocabulary.load(self.workdir)
 
     def prepare_train(self, beam_options: list[str] | None = None) -> str:
-        """Encode what is missing of the training split, here or, given options, on Apache Beam.
+        """Encode missing shards of the training split, here or, given options, on Apache Beam.
 
         Returns:
             The directory or address of the split.
 
         Raises:
-            BadInput: the text has changed since the vocabulary was learnt from it; and as
-                `pipelines.encode.encode_split`.
+            BadInput: the text has changed since the vocabulary was learnt from it; or for the
+                reasons of `pipelines.encode.encode_split`.
         """
         vocabulary, limit = self.vocabulary, self.max_length
         if not (fingerprint := _read_json(str(self.workdir)).get("text")):
@@ -184,7 +184,7 @@ class Corpus:
         )
 
     def _has_same_text(self, found: Description) -> bool:
-        """Return whether the text is still the described one; of a shared text, its first block."""
+        """Return whether the text fits the description; only its first block if it is shared."""
         text = blocks(self._train_text())
         if not self.shared:
             return found["text"] == text_fingerprint(block_fingerprint(pairs) for _, pairs in text)
@@ -206,7 +206,7 @@ class Corpus:
                     yield pair["source"]
                     yield pair["target"]
 
-        # Remove what a failed start with other text or settings has left.
+        # Remove files that a failed start with other text or settings has left.
         (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
         for split in self.workdir.glob("prepared/train-*"):
             shutil.rmtree(split)
@@ -222,7 +222,8 @@ class Corpus:
         print(
             f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr
         )
-        # Another run may have filled it meanwhile: with the same corpus, or this raises.
+        # Another run may have filled the shared directory meanwhile; if it holds another corpus,
+        # `_find_description` raises.
         if self.shared and not self._find_description():
             self._copy(str(self.workdir), self.shared)
 

@@ -59,7 +59,7 @@ def encode_split_on_beam(
             pipeline
             | beam.Create([None])
             | "read" >> beam.FlatMap(read_blocks)
-            | beam.Reshuffle()  # or the worker that reads the text would also encode all of it
+            | beam.Reshuffle()  # else the worker that reads the text would also encode it all
             | "encode" >> beam.Map(make)
             | beam.combiners.ToList()
             | "write manifest" >> beam.Map(write_manifest, directory=directory)

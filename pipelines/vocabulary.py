@@ -52,7 +52,7 @@ FILES = _MODEL, _LISTING = "vocabulary.model", "vocabulary.vocab"
 # and NUL, which ends a string in C. nmt_nfkc keeps U+0085 and NUL, and a model can spell any of
 # these characters in bytes, but a translation must be one line.
 _LINE_ENDS = "\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029"
-# Only Python strings hold lone surrogates; "surrogateescape" makes them of bytes outside UTF-8.
+# Only Python strings hold lone surrogates; "surrogateescape" makes them from bytes not in UTF-8.
 _fold = partial(re.compile(f"[{_LINE_ENDS}\ud800-\udfff]").sub, " ")
 
 _MANY_WORDS = 1 << 19  # from here on sentencepiece is silent for over 3 seconds: print a note

@@ -30,7 +30,7 @@ GROUPS_SHOWN = {
 
 
 class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the default of each flag, but for those that are off or not given."""
+    """Shows the default of each flag unless the default is off or None."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         is_off = action.default is None or action.default is False
@@ -88,7 +88,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_of(namespace: argparse.Namespace) -> Run:
-    """Return the run that the flags name; raises BadInput for unknown names and values."""
+    """Return the run that the flags name; raise BadInput for unknown names and values."""
     problem, variant = getattr(namespace, "problem", None), getattr(namespace, "variant", None)
     name = "_".join(filter(None, (problem or "toy_ende", variant)))
     overrides = _absolute(settings(namespace))
@@ -133,7 +133,7 @@ def _add_setting(group: argparse._ArgumentGroup, field: dataclasses.Field) -> No
 
 
 def settings(namespace: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings given as flags, as values of their types; raises BadInput."""
+    """Return the settings given as flags, as values of their types; raise BadInput if wrong."""
     given = {name: value for name, value in vars(namespace).items() if name in config.FIELDS}
     return {
         name: value if isinstance(value, list) else config.parse(name, value)

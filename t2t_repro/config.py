@@ -327,7 +327,7 @@ def resolve(
 
 
 def override(config: Config, overrides: Mapping[str, Any]) -> Config:
-    """Return `config` with some hyperparameters replaced; raises BadInput like `resolve`."""
+    """Return `config` with some hyperparameters replaced; raise BadInput like `resolve`."""
     return _build(config.problem, config.variant, flat(config) | _checked(overrides, "flag"))
 
 
@@ -381,7 +381,7 @@ def conflicts(saved: Config, wanted: Config) -> list[str]:
 
 
 def parse(name: str, text: str) -> Any:
-    """Return a flag's text as the type of its field; raises BadInput if it is not a value of it."""
+    """Return a flag's text as the type of its field; raise BadInput if it is not a value of it."""
     hint = _TYPES[name]
     return setting_value(FIELDS[name], hint, from_text(hint, text), "flag")
 

@@ -80,7 +80,7 @@ def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> I
 
 def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
     settings, workdir = cli.settings(given), Workdir(given.workdir)
-    workdir.config(settings)  # a mistake is found before the slow import
+    workdir.config(settings)  # finds a mistake before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment, reports
 

@@ -39,7 +39,7 @@ class Experiment:
     vocabulary: Vocabulary
     model: Transformer
     strategy: tf.distribute.Strategy
-    averaged: tuple[str, ...] = ()  # names of the checkpoints whose mean the weights are
+    averaged: tuple[str, ...] = ()  # names of the checkpoints that were averaged
 
     @property
     def problem(self) -> Problem:
@@ -48,11 +48,11 @@ class Experiment:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The workers that train it."""
+        """The workers that train the run."""
         return Cluster(self.strategy)
 
     def translator(self, postprocess: bool = False) -> Translator:
-        """Return the run's decoder from text to text; for scores without post-processing."""
+        """Return the run's decoder from text to text; scoring uses it without post-processing."""
         made = self.problem.postprocess if postprocess else None
         return Translator(self.model, self.vocabulary, self.config.decode, postprocess=made)
 
@@ -80,7 +80,7 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
 
 
 def training_batches(config: Config, corpus: Corpus) -> Batching:
-    """Return the training split in batches; altered before any cool-down, if so configured."""
+    """Return the batches of the training split, altered as configured until any cool-down."""
     data, train, split = config.data, config.train, corpus.train()
     return Batching(
         split,
@@ -135,13 +135,13 @@ def restore(workdir: Workdir, overrides: Mapping[str, Any]) -> Experiment:
 
     Args:
         workdir: The run's work directory.
-        overrides: Decode settings and the places of data, for this command alone.
+        overrides: Decode settings and data locations, for this command only.
 
     Raises:
-        BadInput: no run there, one without a usable checkpoint, or other settings than it has.
+        BadInput: there is no run, it has no usable checkpoint, or a setting may not be overridden.
     """
     config = workdir.config(overrides)
-    strategy = tf.distribute.get_strategy()  # decoding takes one device
+    strategy = tf.distribute.get_strategy()  # decoding uses one device
     experiment = _assemble(config, workdir, corpus_of(config, workdir), strategy)
     averaged = average_last(experiment.model, workdir.checkpoints, config.decode.average_last)
     print(f"weights: mean of the last {len(averaged)} checkpoints", file=sys.stderr)
@@ -154,10 +154,11 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
     Args:
         config: The run's configuration.
         workdir: Its work directory.
-        beam_options: Options of Apache Beam, to encode the training text there; None: here.
+        beam_options: Options of Apache Beam, which then encodes the training text; None encodes it
+            on this machine.
 
     Raises:
-        BadInput: as `Corpus.prepare_train`.
+        BadInput: for the reasons of `Corpus.prepare_train`.
     """
     corpus = corpus_of(config, workdir)
     corpus.prepare_train(beam_options)
@@ -170,7 +171,7 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
 
     Args:
         experiment: The run.
-        micro_batches: Parts of a replica's share of a batch; `accumulate` if that is more.
+        micro_batches: Number of micro-batches per replica; `accumulate` is used if it is greater.
 
     Raises:
         BadInput: the text or a checkpoint cannot be used.

@@ -48,7 +48,7 @@ def main() -> None:
     directory = given.export_dir / str(given.version)
     _check(given, directory)
     workdir = Workdir(given.workdir)
-    workdir.config(settings)  # a mistake is found before the slow import
+    workdir.config(settings)  # finds a mistake before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment
     from t2t_repro.serving import ctranslate2, saved_model

@@ -21,7 +21,7 @@ from t2t_repro.training.loop import Stopped
 from t2t_repro.training.memory_fit import count_micro_batches
 from t2t_repro.workdir import Workdir
 
-_VISIBLE_AFTER = 90.0  # seconds; NFS looks at least once a minute by default
+_VISIBLE_AFTER = 90.0  # seconds; by default an NFS client looks for changes at least once a minute
 
 
 def train(
@@ -30,7 +30,7 @@ def train(
     """Train a new run, or resume the run in the work directory, on all devices and workers.
 
     Raises:
-        BadInput: the run cannot be trained as it is asked for.
+        BadInput: the run cannot be trained with these settings.
         SystemExit: training was stopped by a signal; the state is saved.
     """
     try:
@@ -70,12 +70,12 @@ def agree_on_config(
 ) -> Config:
     """Return the configuration to train with, the same in every worker.
 
-    Of several workers the chief reads and encodes all text first. The others then find a run in the
-    work directory, which they share with the chief.
+    With several workers, the chief reads and encodes all text first. The others then find a run in
+    the work directory, which they share with the chief.
 
     Raises:
-        BadInput: as `Workdir.config_to_train`; or this worker does not see what the chief wrote, or
-            has other flags.
+        BadInput: for the reasons of `Workdir.config_to_train`; or this worker does not see the
+            files that the chief wrote, or was started with other flags.
     """
     given = problem, variant, overrides
     if cluster.size == 1:
@@ -101,7 +101,7 @@ def agree_on_config(
 
 
 def _wait_for_config(path: Path, cluster: Cluster) -> None:
-    """Wait until this worker sees the file that the chief wrote: a network may take its time."""
+    """Wait until this worker sees the chief's file: a network file system may be slow."""
     (wanted, *_), *_ = cluster.share(_checksum(path)).numpy()
     until = time.monotonic() + _VISIBLE_AFTER
     while _checksum(path) != wanted:
@@ -121,12 +121,12 @@ def _checksum(path: Path) -> int:
 def _micro_batches(
     problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
 ) -> int:
-    """Return how many micro-batches a replica needs; tried before TensorFlow takes a device."""
+    """Try how many micro-batches a replica needs, before TensorFlow initialises a device."""
     replicas = count_replicas()
     try:
         config = workdir.config_to_train(problem, variant, overrides)
     except (BadInput, OSError):
-        return 1  # raised again later, by all workers together
+        return 1  # all workers raise the error together later
     return count_micro_batches(config, replicas)
 
 

@@ -50,7 +50,7 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     Raises:
         BadInput: the text of the split or results.json cannot be used.
     """
-    experiment.workdir.results()  # damage is found before the work
+    experiment.workdir.results()  # finds a damaged file before the slow work
     problem, config = experiment.problem, experiment.config
     pairs = list(problem.examples(split, config))
     scores, _ = score_pairs(experiment.translator(), problem, config, pairs)

@@ -11,7 +11,7 @@ from t2t_repro.paper import table3
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags; every hyperparameter is one."""
+    """Return the parser of the flags; every hyperparameter is a flag."""
     flags = cli.Parser(prog="python -m t2t_repro.train", description=__doc__)
     cli.add_run(flags)
     flags.add_argument(
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _list_variants(run: cli.Run) -> None:
-    problem = run.problem or "wmt14_ende"  # the paper's
+    problem = run.problem or "wmt14_ende"  # the paper's problem
     print(table3.heading(problem), file=sys.stderr)
     for line in table3.listing(problem, run.overrides):
         print(line)

@@ -14,7 +14,7 @@ if typing.TYPE_CHECKING:
     from t2t_repro.paper.attention_figure import AttentionFigure
 
 _KINDS = ("encoder", "decoder", "cross")
-_MOST_PIECES = 200  # with EOS; a page of the base model has 12 MB then
+_MOST_PIECES = 200  # EOS included; a page of the base model is then 12 MB
 
 
 def parser() -> argparse.ArgumentParser:
@@ -64,7 +64,7 @@ def main() -> None:
     if not given.output.parent.is_dir():
         raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
     workdir = Workdir(given.workdir)
-    workdir.config(settings)  # a mistake is found before the slow import
+    workdir.config(settings)  # finds a mistake before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment
 
@@ -86,7 +86,7 @@ def main() -> None:
 
 
 def _figure(run: "Experiment", sentence: str, target: str | None) -> "AttentionFigure":
-    """Make the figure of a sentence and a given translation, or the model's own one."""
+    """Make the figure of a sentence and a translation, given or by the model itself."""
     from t2t_repro.paper.attention_figure import attention_figure
 
     source = _encoded(run.vocabulary, "sentence", sentence)

@@ -70,8 +70,8 @@ class Workdir:
         """Return the configuration to train with; a directory that holds a run keeps its own.
 
         Raises:
-            BadInput: unknown names or values, a run of another problem or with other settings, or a
-                directory that cannot be written to.
+            BadInput: a name or value is unknown, the directory holds a run of another problem or
+                with other settings, or it cannot be written to.
         """
         self._check_writable()
         if not self.holds_run:
@@ -91,11 +91,11 @@ class Workdir:
         return self._override(saved, overrides)
 
     def save_config(self, config: Config) -> None:
-        """Write config.yaml, with which the directory holds a run and its vocabulary is final."""
+        """Write config.yaml; from then on the directory holds a run and its vocabulary is final."""
         _write(self.config_file, lambda file: configs.save(config, file))
 
     def results(self) -> dict[str, Any]:
-        """Return results.json, empty if there is none; raises BadInput if it is damaged."""
+        """Return results.json, empty if there is none; raise BadInput if it is damaged."""
         path = self.results_file
         try:
             return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

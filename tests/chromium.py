@@ -74,7 +74,7 @@ class Page:
             assert time.monotonic() < until, "the page does not load"
 
     def __call__(self, expression):
-        """Evaluate a JavaScript expression; return its value, or that of its promise."""
+        """Evaluate a JavaScript expression and return its value; a promise is awaited."""
         how = {"returnByValue": True, "awaitPromise": True}
         result = self.send("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in result, result

@@ -1,4 +1,4 @@
-"""Child processes that have TensorFlow and none of this project's code, like a server's."""
+"""Child processes that have TensorFlow but none of this project's code, like a server."""
 
 import subprocess
 import sys

@@ -31,7 +31,7 @@ def call(name, *flags, stdin=b""):
 
 
 def python(*arguments, stdin=b"", cwd=ROOT.anchor, **variables):
-    """Run Python in a child process and return what it printed; a status other than 0 fails."""
+    """Run Python in a child process and return its output; a status other than 0 is an error."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         input=stdin,

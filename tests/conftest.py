@@ -1,4 +1,4 @@
-"""What several test files share: tiny models, random and trained, and the order of the files."""
+"""Shared fixtures, such as tiny random and trained models, and the order of the test files."""
 
 import fcntl
 import os
@@ -9,12 +9,12 @@ import commands
 import numpy as np
 import pytest
 
-# One thread per operation, since two test processes share two cores. TensorFlow reads the variable
-# when it is imported, and child processes inherit it.
+# One thread per operation, because two test processes share two cores. TensorFlow reads its
+# variable on import, and child processes inherit it.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # PyTorch's, CTranslate2's and NumPy's
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for PyTorch, CTranslate2 and NumPy
 
-# No two of these are equal, and d_k, d_v and d_model / h differ, so that a swap cannot pass.
+# No two sizes are equal, and d_k, d_v and d_model / h differ, so that a swap cannot pass.
 TINY = {
     "num_layers": 2,
     "d_model": 12,
@@ -48,10 +48,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """A function that returns the folder `name`; the first worker that asks fills it with `make`.
+    """Return a function that returns the folder `name`, filled with `make` by the first caller.
 
-    The folder lies in the directory that all workers of a session share; a lock on a file makes the
-    other workers wait until it is complete.
+    The folder is in the directory that all workers of a session share; a lock on a file makes the
+    other workers wait until the folder is complete.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -73,14 +73,14 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def build():
-    """A function that makes a tiny Transformer; keyword arguments replace those of TINY."""
+    """Return a function that makes a tiny Transformer; its arguments replace those of TINY."""
     from t2t_repro.config import Model
     from t2t_repro.model.transformer import Transformer
 
     def build(dtype="float32", seed=1, **changes):
         model = Transformer(Model(**TINY | changes), dtype=dtype)
         rng = np.random.default_rng(seed)
-        for variable in model.trainable_variables:  # biases and norms too, which start trivial
+        for variable in model.trainable_variables:  # biases and norms too, which start at 0 and 1
             center = 1.0 if variable.path.endswith("gamma") else 0.0
             variable.assign(rng.normal(center, 0.3, variable.shape).astype("float32"))
         return model
@@ -90,7 +90,7 @@ def build():
 
 @pytest.fixture(scope="session")
 def toy_pairs():
-    """300 pairs of toy_ende."""
+    """Return 300 pairs of toy_ende."""
     from pipelines.toy import toy_ende
 
     return list(islice(toy_ende.examples("train"), 300))
@@ -98,7 +98,7 @@ def toy_pairs():
 
 @pytest.fixture(scope="session")
 def toy_vocabulary(toy_pairs):
-    """A vocabulary of 600 pieces learnt on `toy_pairs`."""
+    """Return a vocabulary of 600 pieces learnt on `toy_pairs`."""
     from pipelines.vocabulary import Vocabulary
 
     return Vocabulary.learn((text for pair in toy_pairs for text in pair.values()), 600)
@@ -106,7 +106,7 @@ def toy_vocabulary(toy_pairs):
 
 @pytest.fixture(scope="session")
 def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
-    """`toy_pairs` as an encoded split."""
+    """Return `toy_pairs` as an encoded split."""
     from pipelines.encode import encode_split
     from pipelines.shards import EncodedSplit
 
@@ -117,10 +117,11 @@ def toy_split(toy_pairs, toy_vocabulary, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_run(once):
-    """The work directory of a run of toy_ende that has learnt to end sentences.
+    """Return the work directory of a run of toy_ende that has learnt to end sentences.
 
-    `python -m t2t_repro.train` trains it, in a process of its own, once for all workers; the file
-    `stderr` beside it holds what the command printed. Tests copy the run before they change it.
+    `python -m t2t_repro.train` trains the run, in a process of its own, once for all workers; the
+    file `stderr` beside the directory holds the command's output. Tests copy the run before they
+    change it.
     """
     flags = {"num_layers": 1, "d_model": 48, "d_ff": 96, "num_heads": 3, "d_k": 12, "d_v": 20}
     flags |= {"vocabulary_size": 500, "dropout": 0, "warmup_steps": 100, "train_steps": 500}

@@ -13,7 +13,7 @@ def pieces(split):
 
 
 def toy_batches(workdir, settings):
-    """The training batches of a new run of toy_ende with these settings."""
+    """Return the training batches of a new run of toy_ende with these settings."""
     from t2t_repro import config, experiment
     from t2t_repro.workdir import Workdir
 

@@ -1,7 +1,7 @@
 """`make quality`: has a change cost translation quality? 9 minutes on 2 cores, not in `make test`.
 
 The shipped multi30k_ende is trained for 2,000 updates instead of 13,000, cool-down included, and
-scored on val, of real text. A change may cost as much as seeds differ, and no more.
+scored on the real text of val. A change may lower the scores by no more than seeds differ.
 """
 
 import json
@@ -14,8 +14,8 @@ from paths import DATA
 MULTI30K = DATA / "multi30k"
 pytestmark = pytest.mark.skipif(not MULTI30K.exists(), reason=f"needs Multi30k in {MULTI30K}")
 UPDATES = 2000
-# What seeds 1, 2 and 3 gave on one core of an Intel Xeon with AMX. On two, where sums are rounded
-# otherwise, seed 1 has 9.22 and 31.02.
+# The results of seeds 1, 2 and 3 on one core of an Intel Xeon with AMX. On two cores, where sums
+# are rounded differently, seed 1 has 9.22 and 31.02.
 PERPLEXITIES = (9.19, 9.12, 9.09)
 BLEU = (31.27, 31.95, 31.92)
 
@@ -26,11 +26,11 @@ def spread(scores):
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory):
-    """Val's, of one short run."""
+    """Return the scores of one short run on val."""
     workdir = tmp_path_factory.mktemp("quality")
     work = (f"--workdir={workdir}", f"--data_dir={MULTI30K}")
     run("train", "--problem=multi30k_ende", *work, f"--train_steps={UPDATES}", "--eval_sentences=0")
-    # The last checkpoint alone: those before it are still far from it.
+    # Use only the last checkpoint, because the ones before it are still far from it.
     run("evaluate", *work, "--split=dev", "--average_last=1")
     return json.loads((workdir / "results.json").read_text(encoding="utf-8"))["dev"]
 

@@ -1,6 +1,7 @@
-"""Mistakes of a user: status 2, one line that names the thing and the way out, nothing lost.
+"""User errors: status 2, one line that names the problem and a remedy, and nothing is lost.
 
-Most run in this process, since importing TensorFlow takes seconds; the last ones are real ones.
+Most commands run in this process, because importing TensorFlow takes seconds; the last tests start
+real processes.
 """
 
 import os
@@ -20,13 +21,13 @@ SIZE = [
     *("--vocabulary_size=400", "--held_out_share=0.1", "--tokens_per_batch=512"),
     *("--train_steps=2", "--checkpoint_steps=1", "--eval_sentences=0"),
 ]
-# What a command says of its work before it meets the mistake.
+# Prefixes of the lines that a command may print before it finds the mistake.
 PROGRESS = ("vocabulary: ", "train: ", "dev: ", "test: ", "model: ", "weights: ")
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder with 300 pairs, and what can be wrong with such files."""
+    """Return a folder with 300 pairs and with faulty copies of such files."""
     folder = tmp_path_factory.mktemp("text")
     pairs = list(islice(toy_ende.examples("dev"), 300))
     sources, targets = ([pair[side] + "\n" for pair in pairs] for side in ("source", "target"))
@@ -69,7 +70,7 @@ def exported(trained, tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path):
-    """A trained run that a test may spoil."""
+    """Return a copy of a trained run that a test may damage."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -79,7 +80,7 @@ def export(exported, tmp_path):
 
 
 def _error(stdout, stderr):
-    """The one line that a failing command may print, but for what it said before."""
+    """Return the one error line of a failing command; only PROGRESS lines may come before it."""
     assert stdout == ""
     lines = [line for line in stderr.splitlines() if not line.startswith(PROGRESS)]
     assert len(lines) == 1, stderr
@@ -89,7 +90,7 @@ def _error(stdout, stderr):
 
 @pytest.fixture
 def refusal(capsys):
-    """A function that calls a command in this process and returns its error message."""
+    """Return a function that calls a command in this process and returns its error message."""
 
     def refusal(name, *flags):
         capsys.readouterr()
@@ -154,11 +155,11 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
     flags = [*SIZE, *flags.format(text, text).split()]
     message = refusal("train", "--problem=parallel_text", *flags, f"--workdir={tmp_path}")
     assert expected.format(text) in message
-    assert not (tmp_path / "config.yaml").exists()  # no run: the mended command may start here
+    assert not (tmp_path / "config.yaml").exists()  # so the corrected command can start here
 
 
 def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
-    """Not even one that failed after the vocabulary was learnt and the training text prepared."""
+    """This holds even if it failed after learning the vocabulary and encoding the training text."""
     tsv = f"--tsv_files={text / 'pairs.tsv'}"
     wrong = [
         "--vocabulary_size=350",

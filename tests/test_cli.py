@@ -10,9 +10,9 @@ from paths import ROOT
 from t2t_repro import config
 from t2t_repro.model import flops
 
-# What a shell has; importing Keras, as other tests do, sets this variable.
+# The environment of a shell; importing Keras, as other tests do, sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
-TIMED = ("-X", "importtime")  # of Python: what is imported, on stderr
+TIMED = ("-X", "importtime")  # makes Python list its imports on stderr
 COMMANDS = ("train", "evaluate", "translate", "export", "bench")
 
 
@@ -29,7 +29,7 @@ def run(command, *arguments, python=()):
 
 
 def refusal(command, *arguments):
-    """The one line with which a command ends with exit status 2."""
+    """Return the one line that a command prints when it ends with exit status 2."""
     ended = run(command, *arguments)
     assert (ended.returncode, ended.stdout) == (2, ""), ended
     (line,) = ended.stderr.splitlines()

@@ -38,7 +38,7 @@ BASE = {
     "average_last": 5,
 }
 
-# Table 3: what each row prints, in the order of its columns.
+# Table 3: the cells printed in each row, in the order of the columns.
 TABLE_3 = {
     "base": {},
     "A1": {"num_heads": 1, "d_k": 512, "d_v": 512},
@@ -191,7 +191,7 @@ def test_every_field_is_a_flag_of_train_that_sets_it():
 
 @pytest.fixture
 def config_dir(tmp_path, monkeypatch):
-    """Set one hyperparameter for each source that wins over those before it."""
+    """Set one hyperparameter in each source, which overrides the sources before it."""
     (tmp_path / "mine.yaml").write_text("d_k: 2\nd_v: 2\nd_ff: 2\n")
     (tmp_path / "table3.yaml").write_text("base:\nrow: {d_v: 3, d_ff: 3}\n")
     monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
@@ -245,7 +245,7 @@ def test_unknown_key_of_a_file_names_the_file(tmp_path, monkeypatch):
         ("dropout", [0.1]),
         ("tokenized", 1),
         ("tokenized", "yes"),
-        ("target_language", False),  # YAML reads a bare `no` so
+        ("target_language", False),  # YAML reads a bare `no` as False
         ("embedding_rows", "all"),
         ("source_files", [1]),
         ("source_files", 7),
@@ -276,7 +276,7 @@ def test_value_out_of_range(name, value, wanted):
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("epsilon", "1e-9", 1e-9),  # a string for YAML
+        ("epsilon", "1e-9", 1e-9),  # YAML reads it as a string
         ("alpha", "1", 1.0),
         ("num_layers", "3", 3),
         ("tokenized", "true", True),

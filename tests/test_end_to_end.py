@@ -25,11 +25,11 @@ LINES = [
     b"Not UTF-8: caf\xe9.",
     b"A clever girl tried on a dress.",
 ]
-LONG, BROKEN = 5, 8  # numbers of lines that are commented on, from 1
+LONG, BROKEN = 5, 8  # numbers, from 1, of the lines that cause a note on stderr
 
 
 def command(name, *flags, stdin=b"", **variables):
-    """Run a command, which must keep TensorFlow's own messages to itself: stdout, stderr."""
+    """Run a command and return (stdout, stderr), which must be free of TensorFlow's messages."""
     done = commands.python("-m", f"t2t_repro.{name}", *flags, stdin=stdin, **variables)
     return done.stdout, without_noise(done.stderr.decode())
 
@@ -50,13 +50,13 @@ def files(directory):
 
 @pytest.fixture(scope="module")
 def translated(tiny_run):
-    """stdout and stderr of `translate --workdir` on LINES; the last line has no line feed."""
+    """Return (stdout, stderr) of `translate --workdir` on LINES, without a final line feed."""
     return command("translate", f"--workdir={tiny_run}", stdin=b"\n".join(LINES))
 
 
 @pytest.fixture(scope="module")
 def moved_export(tiny_run, tmp_path_factory):
-    """An export that was moved after its run was deleted."""
+    """Return an export that was moved after its run was deleted."""
     directory = tmp_path_factory.mktemp("export")
     run, export, moved = (directory / name for name in ("run", "made/here", "moved"))
     shutil.copytree(tiny_run, run)
@@ -98,7 +98,7 @@ def test_work_directory(tiny_run):
     config = yaml.safe_load((tiny_run / "config.yaml").read_text())
     given = {"problem": "toy_ende", "d_model": 48, "vocabulary_size": 500, "eval_sentences": 0}
     assert given.items() <= config.items()
-    assert config["beta_2"] == 0.98  # what was not given is written down too
+    assert config["beta_2"] == 0.98  # settings that were not given are saved too
 
 
 def test_cost_of_training_is_kept(tiny_run):
@@ -145,7 +145,7 @@ def test_evaluate(tiny_run, tmp_path, capfd):
     keys = {"sacrebleu", "sacrebleu_signature", "paper_bleu", "chrf", "perplexity", "lines"}
     assert all(keys <= set(of_split) for of_split in scores.values())
     assert scores["test"]["lines"] == scores["dev"]["lines"] == 500
-    assert 1 < scores["test"]["perplexity"] < 500  # the vocabulary's size: knows nothing
+    assert 1 < scores["test"]["perplexity"] < 500  # 500, the vocabulary's size, is chance
     assert scores["test"]["perplexity"] != scores["dev"]["perplexity"]
     cost = json.loads((tiny_run / "results.json").read_text())
     assert json.loads((run / "results.json").read_text()) == cost | scores
@@ -176,7 +176,7 @@ def test_one_output_line_for_every_input_line(translated):
     assert translations.pop() == ""
     assert len(translations) == len(LINES)
     assert [not line for line in translations] == [not line.strip() for line in LINES]
-    assert len(set(translations)) > 4  # the order can be told
+    assert len(set(translations)) > 4  # enough to reveal the order
     notes = [line for line in stderr.splitlines() if line.startswith("line ")]
     assert sorted(note.split(":")[0] for note in notes) == [f"line {LONG}", f"line {BROKEN}"]
     assert "not UTF-8" in stderr
@@ -192,7 +192,7 @@ def test_an_export_translates_like_its_run(moved_export, translated):
         "translate",
         f"--saved_model={moved_export}",
         stdin=b"\n".join(LINES) + b"\n",
-        PYTHONIOENCODING="latin-1",  # as in an old locale: text is UTF-8 all the same
+        PYTHONIOENCODING="latin-1",  # an old locale's encoding; text is UTF-8 regardless
     )
     assert stdout == translated[0]
     assert f"line {BROKEN}: not UTF-8" in stderr

@@ -1,4 +1,4 @@
-"""The patches of docs/extending.md apply to the code, and what they add works."""
+"""The patches of docs/extending.md apply to the code, and their additions work."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def apply(patch, tree):
 
 @pytest.fixture
 def patched(request, tmp_path):
-    """The folder of a copy of the packages, patched."""
+    """Return the folder of a patched copy of the packages."""
     tree = tmp_path / "tree"
     tree.mkdir()
     apply(PATCHES[request.param], tree)
@@ -72,7 +72,7 @@ def test_problem(patched, tmp_path):
 @example("layer")
 def test_layer(patched, tmp_path):
     flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=400", "--neighbourhood=4", *TINY]
-    flags += ["--eval_sentences=2"]  # with a TensorBoard picture, if there were weights to draw
+    flags += ["--eval_sentences=2"]  # draws attention if the layer returns its weights
     run(patched, "-m", "t2t_repro.train", *flags)
     code = (
         "from pathlib import Path\nfrom t2t_repro import experiment\n"
@@ -119,5 +119,5 @@ def test_decoding_strategy(patched, tiny_run, tmp_path):
     greedy = run(patched, *arguments, "--sample_topk=1", stdin=line).splitlines()
     sampled = run(patched, *arguments, "--sample_topk=40", stdin=line).splitlines()
     assert len(searched) == len(greedy) == len(sampled) == 4
-    assert len(set(greedy)) == 1  # of one class there is nothing to draw
+    assert len(set(greedy)) == 1  # a single class leaves no choice
     assert len(set(sampled)) > 1

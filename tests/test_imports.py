@@ -14,8 +14,8 @@ FILES = {
     if path.name != "__init__.py"
 }
 
-# From the ground up: a room imports those before it, and its own files. A file at the top of a
-# package is a room of its own; the commands are one room.
+# The rooms from the lowest layer up: a room may import the rooms before it, and its own files. A
+# file at the top of a package is a room of its own; the commands are one room.
 PIPELINES = (
     *("errors", "storage", "workers", "sources", "word_counts", "vocabulary", "parsing", "toy"),
     *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
@@ -27,7 +27,7 @@ T2T_REPRO = (
 )
 COMMANDS = ("cli", "evaluate", "export", "prepare", "train", "translate", "visualize")
 
-# Keras's operations and numpy alone, so that the same layers also run on Keras's JAX backend.
+# These use only Keras's operations and NumPy, so that they also run on Keras's JAX backend.
 BACKEND_FREE = {
     name
     for name in FILES
@@ -43,7 +43,7 @@ BACKEND_FREE_LIBRARIES = {"keras", "numpy", "sacrebleu", "sacremoses", "yaml"}
 
 
 def imports(module):
-    """Names that a module imports, at its top or in a function; not those for type checkers."""
+    """Return the names that a module imports anywhere, except for type checkers."""
     names = set()
     nodes = [ast.parse(FILES[module].read_text(encoding="utf-8"))]
     while nodes:
@@ -63,13 +63,13 @@ def imports(module):
 
 
 def room(module):
-    """The folder below the package, or the file that lies there by itself."""
+    """Return a module's room: the folder below its package, or the file directly in the package."""
     package, name, *_ = module.split(".")
     return "commands" if package == "t2t_repro" and name in COMMANDS else name
 
 
 def top(names):
-    """The packages that names belong to, without Python's own."""
+    """Return the packages that names belong to, without the standard library."""
     return {name.split(".")[0] for name in names} - sys.stdlib_module_names
 
 

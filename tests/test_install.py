@@ -1,4 +1,4 @@
-"""The wheel, installed beside nothing of the checkout and used from another directory."""
+"""The wheel, installed away from the checkout and used from another directory."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, since setuptools leaves build/ and *.egg-info where it works."""
+    """Build the wheel from a copy, because setuptools leaves build/ and *.egg-info behind."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for folder in ("t2t_repro", "pipelines", "configs", "tests"):
@@ -37,7 +37,7 @@ def site(wheel, tmp_path_factory):
 
 @pytest.fixture
 def python(site, tmp_path):
-    """A function that runs Python in an empty directory with nothing but the wheel on its path."""
+    """Return a function that runs Python in an empty directory with only the wheel on its path."""
 
     def python(*arguments):
         environment = os.environ | {"PYTHONPATH": str(site)}

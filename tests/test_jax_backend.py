@@ -1,4 +1,4 @@
-"""The files that use Keras and numpy only do the same on Keras's JAX backend."""
+"""The files that use only Keras and NumPy give the same results on Keras's JAX backend."""
 
 import dataclasses
 import json

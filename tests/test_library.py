@@ -1,4 +1,4 @@
-"""What a program of one's own imports: `load` and `Transformer`, as README shows them."""
+"""The library interface for a user's own program: `load` and `Transformer`, as in the README."""
 
 import random
 import re
@@ -57,7 +57,7 @@ def test_a_sentence_that_is_cut_gives_a_warning(export):
 
 
 def test_loading_leaves_the_random_numbers_of_the_program_alone(tiny_run):
-    """Keras draws from them; if they were seeded, they would be equal after each load."""
+    """If loading set a seed, Keras's random numbers would be the same after each load."""
     after = []
     for seed in (1, 2):
         random.seed(seed)

@@ -1,4 +1,4 @@
-"""parallel_text from a user's files to scores."""
+"""A run of parallel_text, from a user's files to scores."""
 
 import gzip
 import json
@@ -30,7 +30,7 @@ def train(folder, name, *flags):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Source text in two files, target text in two, one of them packed; the same pairs as TSV."""
+    """Return a folder of two source files, two gzipped target files, and the same pairs as TSV."""
     folder = tmp_path_factory.mktemp("parallel_text")
     for name, pairs in (("first", PAIRS[:250]), ("second", PAIRS[250:])):
         source, target = (

@@ -19,7 +19,7 @@ from t2t_repro.workdir import Workdir
 SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
 SHORT = {"train_steps": 3, "warmup_steps": 2, "eval_sentences": 0, "max_shapes": 1}
 MORE = {"beam_size": 3, "max_extra_length": 20, "vocabulary_size": 400, "dropout": 0.0}
-# With their words.
+# {sentence: its words}
 SENTENCES = {
     "The cat sleeps .": ["The", "cat", "sleeps", "."],
     "": [],
@@ -31,13 +31,13 @@ SENTENCES = {
 
 
 def tree_of(words, target):
-    """Made in Python."""
+    """Return the bracketed tree of a target, computed in Python."""
     return trees.bracketed(restored(target, words))
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Hardly trained: what it writes has to be mended."""
+    """Return a run that is hardly trained, so that its outputs need repair."""
     from t2t_repro import experiment
 
     data = tmp_path_factory.mktemp("treebank")
@@ -62,7 +62,7 @@ def exported(run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(run):
-    """The trees of each sentence's beam, made in Python of what would be scored."""
+    """Return the trees of each sentence's beam, computed in Python from the targets."""
     outputs = run.translator().nbest(tf.constant(list(SENTENCES)))
     found = (outputs["scores"] > -1e9).numpy()
     targets = outputs["translations"].numpy()
@@ -73,7 +73,7 @@ def expected(run):
 
 
 def test_an_export_returns_trees(exported, expected):
-    """That an export needs none of this code is shown in test_end_to_end.py."""
+    """test_end_to_end.py shows that an export needs none of this code."""
     signatures = tf.saved_model.load(str(exported / "1")).signatures
     text = tf.constant(list(SENTENCES))
     best = signatures["serving_default"](text=text)["translation"].numpy().tolist()
@@ -89,7 +89,7 @@ load = functools.cache(saved_model.load)
 
 @pytest.fixture
 def lines(monkeypatch, capfd):
-    """A function that runs `translate` on the sentences: its stdout's lines."""
+    """Return a function that runs `translate` on the sentences and returns the lines of stdout."""
 
     def lines(*flags):
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
@@ -123,7 +123,7 @@ def test_only_trees_are_indented():
 
 
 def test_figures_are_of_what_the_model_writes(run, tmp_path, monkeypatch, capsys):
-    """The pieces of brackets and tags, which is what it attends from."""
+    """The figures show pieces of brackets and tags, which are the decoder's queries."""
     given = [
         f"--workdir={run.workdir.path}",
         "--sentence=The cat sleeps .",

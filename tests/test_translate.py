@@ -32,7 +32,7 @@ def exported(tiny_run, tmp_path_factory):
     directory = tmp_path_factory.mktemp("export") / "export"
     run = experiment.restore(Workdir(tiny_run), {"beam_size": 3, "max_source_length": 100})
     saved_model.save(run, directory / "10")
-    (directory / "9").mkdir()  # an older version, and of no use
+    (directory / "9").mkdir()  # an older version, which is unusable
     return directory
 
 
@@ -41,7 +41,7 @@ load = functools.cache(saved_model.load)
 
 @pytest.fixture
 def call(monkeypatch, capfd):
-    """A function that runs the command: (exit status, stdout, stderr)."""
+    """Return a function that runs the command and returns (exit status, stdout, stderr)."""
 
     def call(*flags, stdin=TEXT):
         monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")  # leaves this process's stderr where it is
@@ -57,7 +57,7 @@ def call(monkeypatch, capfd):
 
 @pytest.fixture
 def output(call):
-    """A function that runs the command, which must end well: its stdout's lines."""
+    """Return a function that runs the command, which must succeed, and returns stdout's lines."""
 
     def output(*flags, stdin=TEXT):
         status, stdout, stderr = call(*flags, stdin=stdin)
@@ -132,7 +132,7 @@ def test_nbest_beyond_the_beam_of_a_run(call, tiny_run):
 
 
 def echo(text):
-    """Stands in for a model: says the text, and its length as the score."""
+    """Replace a model: return the text as its translation, and its length as the score."""
     lengths = tf.cast(tf.strings.length(text), tf.float32)
     return {"translation": text, "score": lengths, "cut": lengths > 1000}
 
@@ -149,7 +149,7 @@ def test_order_is_kept_and_lengths_are_sorted_within_a_window():
     assert sum(map(len, batches)) == 1000
     full = [max(lengths) - min(lengths) for lengths in batches if len(lengths) == 64]
     assert len(full) == 3 * 4 + 1
-    assert max(full[:12]) < 25  # of 100: about 64 of every 300
+    assert max(full[:12]) < 25  # lengths go to 100; a batch has 64 of 300 lines
 
 
 def test_batches_are_bounded_in_lines_and_bytes():
@@ -162,7 +162,7 @@ def test_batches_are_bounded_in_lines_and_bytes():
 
 @pytest.mark.parametrize("lines_of", [translate_lines, nbest_lines])
 def test_an_endless_stream(lines_of):
-    """Answers come after a window was read; no line beyond it is."""
+    """Results come as soon as one window is read, before any line beyond it is read."""
     read = []
 
     def endless():
@@ -201,7 +201,7 @@ def test_memory_does_not_grow_with_the_number_of_lines():
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one, or not."""
+    """A stream that reports whether it is a terminal."""
 
     def __init__(self, is_terminal):
         super().__init__()
@@ -216,8 +216,8 @@ class Terminal(io.StringIO):
     [
         ({"stderr"}, 2.2, True),
         ({"stderr"}, 0.5, False),  # a short text
-        (set(), 2.2, False),  # a log file: half a minute
-        ({"stderr", "stdout"}, 2.2, False),  # the translations themselves are seen
+        (set(), 2.2, False),  # a log file, redrawn every half minute
+        ({"stderr", "stdout"}, 2.2, False),  # the translations appear on the terminal
     ],
 )
 def test_progress(monkeypatch, terminals, seconds, seen):

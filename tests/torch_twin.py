@@ -24,7 +24,7 @@ class Twin(nn.Module):
         super().__init__()
         config = ours.config
         rows = ours.embedding.matrix.shape[0]
-        # Transposed, as all matrices of torch are to ours.
+        # Transposed, like all matrices in torch compared with ours.
         self.embedding = nn.Parameter(torch.empty(config.d_model, rows))
         sizes = (config.d_model, config.num_heads, config.d_ff)
         layer = {"dropout": 0.0, "activation": "relu", "layer_norm_eps": 1e-6, "batch_first": True}
@@ -48,7 +48,7 @@ class Twin(nn.Module):
         assert unset == 0
 
     def embed(self, ids):
-        """Ids [b, n] -> [b, n, d], PAD as the zero vector, positions added."""
+        """Embed ids [b, n], with PAD as the zero vector, and add positions -> [b, n, d]."""
         d_model = self.embedding.shape[0]
         vectors = self.embedding.T[ids] * d_model**0.5 * (ids != PAD)[:, :, None]
         dims = torch.arange(0, d_model, 2, dtype=torch.float64)
@@ -72,7 +72,7 @@ class Twin(nn.Module):
 
 
 def counterparts(ours):
-    """Yield (torch parameter's name, its rows, our variable, which is their transpose) for all."""
+    """Yield (torch parameter's name, its rows, our variable, their transpose) for all variables."""
     d_model = ours.config.d_model
 
     def dense(ours, path, rows=...):
@@ -105,10 +105,11 @@ def counterparts(ours):
 class Training:
     """Adam with the constants and the schedule of section 5.3, and the loss of 5.4.
 
-    Epsilon enters at different places: torch's Adam divides by sqrt(v / (1 - beta_2^t)) + epsilon,
+    Epsilon enters in different places: torch's Adam divides by sqrt(v / (1 - beta_2^t)) + epsilon,
     as the algorithm is printed in Adam's paper; Keras and TensorFlow divide by sqrt(v) + epsilon,
-    with the bias correction outside. Theirs equals torch's with epsilon / sqrt(1 - beta_2^t), which
-    is 7.1e-9 at first and 1e-9 later. The difference shows in tiny gradients only.
+    with the bias correction outside. Their formula equals torch's with
+    epsilon / sqrt(1 - beta_2^t), which is 7.1e-9 at first and 1e-9 later. The
+    difference shows in tiny gradients only.
     """
 
     def __init__(self, twin, warmup_steps, label_smoothing=0.1):

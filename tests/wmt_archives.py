@@ -18,8 +18,8 @@ NEWS = "http://www.statmt.org/wmt14/training-parallel-nc-v9.tgz"
 GIGA = "http://www.statmt.org/wmt10/training-giga-fren.tar"
 DEV = "http://data.statmt.org/wmt19/translation-task/dev.tgz"
 
-# The text that takes a corpus's place: (file, of which the language ends the name; first lines).
-# No two have as many lines, and all but LibreOffice's help have no line twice.
+# The text in place of each corpus: (file name with {} for the language, number of first lines). No
+# two have the same number of lines, and only LibreOffice's help repeats lines.
 STAND_INS = {
     "de-en": {
         EUROPARL: ("libreoffice_help/train.en-de.{}.gz", 2000),
@@ -44,7 +44,7 @@ INSIDE = {
 
 
 def lines(name, count=None):
-    """The first lines of a real file, as bytes; only a line feed ends one."""
+    """Return the first lines of a real file, as bytes; only a line feed ends a line."""
     content = (DATA / name).read_bytes()
     content = gzip.decompress(content) if name.endswith(".gz") else content
     return content.removesuffix(b"\n").split(b"\n")[:count]
@@ -60,7 +60,7 @@ def sides(languages):
 
 
 def corpus_files(url, languages):
-    """{name in the archive: content} of a training corpus, with a pair that lacks each side."""
+    """Return {name in the archive: content} of a corpus, with a pair that lacks each side."""
     name, count = STAND_INS[languages][url]
     other, english = (lines(name.format(side), count) for side in sides(languages))
     other, english = [*other, b"", b"ohne"], [*english, b"without", b""]
@@ -73,7 +73,7 @@ def corpus_files(url, languages):
 
 
 def dev_files(languages):
-    """newstest2013 as plain text; newstest2014, whose place 2012 takes, as SGML."""
+    """Return newstest2013 as plain text, and 2012 in place of newstest2014 as SGML."""
     other, _ = sides(languages)
     files = {f"dev/newstest2013.{s}": (DATA / f"wmt_news/newstest2013.{s}").read_bytes()
              for s in sides(languages)}  # fmt: skip
@@ -108,7 +108,7 @@ def archive(data_dir, url, languages="de-en"):
 
 
 def put_into_cache(data_dir, archives, languages="de-en"):
-    """Write archives and their .INFO files where TFDS looks for what it has fetched."""
+    """Write archives and their .INFO files to TFDS's download cache."""
     for url, content in archives.items():
         known = archive(data_dir, url, languages)
         name = tfds.download.resource.get_dl_fname(url, known.sha256)

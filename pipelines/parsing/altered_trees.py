@@ -22,7 +22,7 @@ _Words = dict[str, tuple[list[str], list[str]]]  # {tag: (all its words, its dis
 
 
 def altered(gold: Sequence[Tree], copies: int) -> Iterator[Tree]:
-    """Yield altered trees: of each tree, copies, copies joined with the next tree, and its parts.
+    """Yield altered copies of each tree, copies joined with the next tree, and the tree's parts.
 
     All of them have other words. The parts of a tree are its brackets over at least `LEAST` words
     but not over all; each part comes once. GUM's 3,707 trees have 26,595 parts.

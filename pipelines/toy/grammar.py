@@ -126,7 +126,7 @@ class Object(NamedTuple):
 class Predicate:
     """The predicate of a clause: the verb, its objects and complements.
 
-    In the German clause, `place` stands before the indefinite objects, `complement` after them.
+    In the German clause, `place` comes before the indefinite objects, `complement` after them.
     """
 
     verb: Verb
@@ -148,7 +148,7 @@ class Clause:
     time_first: bool = False
 
     def english(self) -> str:
-        """Return subject, verb, objects, place; the time is last or, with a comma, first."""
+        """Return the clause; its time comes last or, with a comma, first."""
         predicate, time = self.predicate, self.time.english
         return join(
             f"{time}," if self.time_first else "",
@@ -190,7 +190,7 @@ class Clause:
 
 
 def related(preposition: Preposition, phrase: Phrase) -> Pair:
-    """Return preposition and phrase; German may contract the article: "in dem" is "im"."""
+    """Return a preposition and its phrase; German may contract the article: "in dem" is "im"."""
     german = f"{preposition.german} {phrase.german(preposition.case)}"
     for apart, contracted in lexicon.CONTRACTIONS.items():
         if german.startswith(apart):

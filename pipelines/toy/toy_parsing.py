@@ -284,7 +284,7 @@ def _relative(rng: random.Random, group: Group, person: Person) -> str:
 
 
 def _simple_phrase(rng: random.Random, group: Group) -> _Phrase:
-    """Draw determiner or number, adjectives and noun; `sentence` turns "a" into "an"."""
+    """Draw a determiner or number, adjectives and a noun; `sentence` turns "a" into "an"."""
     noun = rng.choice(group.nouns)
     plural = bool(noun.german_plural) and rng.random() < 0.3
     tag, word = ("NNS", noun.english_plural) if plural else ("NN", noun.english)

@@ -66,7 +66,7 @@ def main() -> None:
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
     _check_train(given)
     _check_table3(given)
-    if given.backend == "tensorflow" and given.what != "table3":  # it trains in other processes
+    if given.backend == "tensorflow" and given.what != "table3":  # which trains in other processes
         cli.quiet_tensorflow()
     rows = []
     for row in BENCHES[given.what](given):

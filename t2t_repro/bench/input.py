@@ -39,7 +39,7 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
 
     Args:
         config: Problem, vocabulary size, maximum length and batch size.
-        pairs: Number of pairs drawn with replacement from the training text; 0: the text as it is.
+        pairs: Number of pairs drawn with replacement from the training text; 0: the text unchanged.
         repeats: Number of epochs to take the median of.
     """
     text = list(PROBLEMS[config.problem].examples("train", config))
@@ -124,7 +124,7 @@ def _plan(split: EncodedSplit, config: Config, shapes: int, repeats: int) -> Row
     began = time.perf_counter()
     plan, after = batching.plan(0), batching.plan(1)
     planning = (time.perf_counter() - began) / 2
-    memory = [_epoch(batching, epoch) for epoch in range(repeats + 1)][1:]  # after one to warm up
+    memory = [_epoch(batching, epoch) for epoch in range(repeats + 1)][1:]  # without the warm-up
     seconds = float(np.median([seconds for seconds, _ in memory]))
     tokens = int(split.lengths.sum())
     cells = sum(len(b.pairs) * (b.source_length + b.target_length) for b in plan)

@@ -1,10 +1,10 @@
 """Training speed of the same layers, loss and optimizer on Keras's JAX backend.
 
-This benchmark is for accelerators without TensorFlow: neither this module nor its imports need it.
-One jitted step computes the gradients of a batch, in micro-batches if it is large, and applies
-Adam's update in place: it donates the buffers of the old weights. Batches are random pieces without
-padding, which the host transfers at each step; all else is as in `bench.train`. KERAS_BACKEND=jax
-must be set before Keras is imported.
+This benchmark is for accelerators without TensorFlow, which neither this module nor its imports
+need. One jitted step computes the gradients of a batch, in micro-batches if the batch is large, and
+applies Adam's update in place by donating the buffers of the old weights. Batches are random pieces
+without padding, which the host transfers at each step; all else is as in `bench.train`.
+KERAS_BACKEND=jax must be set before Keras is imported.
 """
 
 import itertools
@@ -164,7 +164,7 @@ def _copies(variables: list[keras.Variable]) -> list:
 
 
 def _micro_batches() -> int:
-    """Return the micro-batches of the paper's batch: 1 on a GPU of 80 GB, else 6 of 65 pairs."""
+    """Return the number of micro-batches for the paper's batch: 1 on 80 GB, else 6 of 65 pairs."""
     memory = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", 0)
     return 1 if memory > _PAPER_BATCH_BYTES else 6
 

@@ -97,7 +97,7 @@ PATHS = {
 
 
 def rows(repeats: int) -> Iterator[Row]:
-    """Yield for each layer type a row per n and d and its exponents; then ratios and paths.
+    """Yield each layer type's rows, one per n and d, and exponents; then the ratios and paths.
 
     Args:
         repeats: Number of measurements to take the median of; fewer if they take over two seconds.
@@ -185,7 +185,7 @@ def measure(name: str, n: int, d: int, repeats: int) -> Row:
     def run(x: Any) -> None:
         gradients(x)[0][0, 0, 0].numpy()
 
-    # From numpy, since TensorFlow's random numbers would leave memory in its pool.
+    # Drawn with NumPy, because TensorFlow's generators would leave memory in TensorFlow's pool.
     x = tf.constant(np.random.default_rng(0).standard_normal((1, n, d), np.float32))
     run(x[:, : LENGTHS[0]])  # traces the graph
     peak = _peak_bytes(lambda: run(x))

@@ -120,9 +120,9 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
 
 
 def load_or_make_plan(workdir: Path, wanted: Plan, minutes: float) -> Plan:
-    """Return `wanted`; if its `updates` are 0, with the updates that base makes in `minutes`.
+    """Return `wanted`; if its `updates` are 0, set them to what base can make in `minutes`.
 
-    Their number is measured once, with a trial run of base in the work directory, and saved in
+    This number is measured once, with a trial run of base in the work directory, and saved in
     plan.json. Rows must be compared after the same number of updates, because the speed of the
     machine may vary during the benchmark.
 
@@ -189,7 +189,7 @@ def _train(plan: Plan, name: str, workdir: Path) -> None:
 
 
 def _run(command: str, *flags: str) -> None:
-    """Run a command in its own process, with progress on stderr; raises BadInput if it fails."""
+    """Run a command in its own process, with progress on stderr; raise BadInput if it fails."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"t2t_repro.{command}", *flags],
         stdout=subprocess.DEVNULL,

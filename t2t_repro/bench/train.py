@@ -2,8 +2,8 @@
 
 A step is forward pass, backward pass and Adam, with dropout 0.1 and label smoothing 0.1, through
 the Trainer and the input pipeline. Batches have no padding and come from a split on disk; the
-measured time includes fetching the next batch. FLOPs count the products with weight matrices, see
-`model.flops`; for base, attention's own products would add about 2 %.
+measured time includes fetching the next batch. FLOPs count the products with weight matrices
+(see `model.flops`); for base, attention's own products would add about 2 %.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ def rows(repeats: int, account: bool) -> Iterator[Row]:
 
     Args:
         repeats: Number of steps to take the median of.
-        account: Whether rows also say where the time of a step goes; see `_breakdown`.
+        account: Whether rows also break down the time of a step; see `_breakdown`.
 
     Yields:
         See `figures`.
@@ -161,10 +161,10 @@ def _breakdown(
     matmul: float,
     repeats: int,
 ) -> Row:
-    """Return the milliseconds that parts of a step take. They need not add up to the step.
+    """Return the milliseconds that parts of a step take; they need not add up to the whole step.
 
     Returns:
-        `products_ms`: its products with weight matrices, at the speed of the large product.
+        `products_ms`: the products with weight matrices, at the speed of the large product.
         `attention_ms`: attention's products without weights, at the same speed.
         `dropout_ms`: time saved by training without dropout.
         `vocabulary_ms`: time saved with a vocabulary of 128: the loss, and products and update of

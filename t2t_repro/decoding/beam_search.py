@@ -6,8 +6,8 @@ A hypothesis Y of a source X scores s(Y, X) = log P(Y | X) / lp(Y), lp(Y) = ((5 
 Axes: b batch, m beam, t target positions, v rows of the shared matrix. The hypotheses of a sentence
 are the queries of one batch row, so that the source needs no copy for each. The cache of a step
 function is never reordered either: a hypothesis finds its keys through its ancestors. With a beam
-of three, a hypothesis that now stands in slot 0 and grew out of slot 2, which grew out of slot 1,
-has the ancestors [1 2] and finds its keys at position 0 in slot 1, at position 1 in slot 2.
+of three, a hypothesis that is now in slot 0 and grew out of slot 2, which grew out of slot 1, has
+the ancestors [1 2] and finds its keys at position 0 in slot 1, at position 1 in slot 2.
 """
 
 import typing
@@ -22,7 +22,7 @@ from t2t_repro.model.fast_ops import gather, top_log_probs
 # (tokens int32 [b, m], slots int32 [b, m, t], position, cache) -> (logits float32 [b, m, v], cache)
 Step = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
-IMPOSSIBLE = -1e9  # log-probability of what must not be produced; finite, so that sums stay numbers
+IMPOSSIBLE = -1e9  # log-probability of a forbidden token; finite, so that no sum is NaN
 
 
 def length_penalty(length: Any, alpha: float) -> Any:
@@ -35,7 +35,7 @@ class Lengths(typing.NamedTuple):
 
     least: Any  # int32 [b]: no EOS before this length
     most: Any  # int32 [b]: the last token that fits has to be EOS
-    room: Any  # upper bound of `most`; int, or a scalar in a graph of any shape
+    room: Any  # upper bound of `most`; an int, or a scalar tensor in a graph of dynamic shape
 
 
 class BeamState(typing.NamedTuple):
@@ -45,7 +45,7 @@ class BeamState(typing.NamedTuple):
     alive: Any  # int32 [b, m, t]: hypotheses without EOS, PAD from `position` on
     ancestors: Any  # int32 [b, m, t]: their slots before each token, -1 from `position` on
     alive_log_prob: Any  # float32 [b, m], descending
-    finished: Any  # int32 [b, m, t]: hypotheses that end with EOS, PAD behind it
+    finished: Any  # int32 [b, m, t]: hypotheses that end with EOS, then PAD
     finished_score: Any  # float32 [b, m], log-probability / penalty, descending
     cache: Any  # whatever the step function keeps
 
@@ -60,13 +60,13 @@ def beam_search(
     eos: int,
     n_best: int = 1,
 ) -> tuple[Any, Any]:
-    """Search the hypotheses with the best scores log P(y | x) / length_penalty(|y|).
+    """Search for the hypotheses with the best scores log P(y | x) / length_penalty(|y|).
 
     Each step considers the 2 m best continuations. Those that end become finished hypotheses, and
     the m best others stay alive. Ties are broken by (slot, token id), and in favour of hypotheses
-    that finished earlier. A beam of one follows the likeliest token that is not EOS and is cut
-    where its score is best (as in tensor2tensor's search): its score is never below the score of
-    ending at the first EOS.
+    that finished earlier. A beam of one follows the likeliest token that is not EOS and is
+    truncated where its score is best (as in tensor2tensor's search), so its score is never below
+    the score of ending at the first EOS.
 
     The search ends when no alive hypothesis of any row can still overtake the row's `n_best`-th
     finished one.
@@ -173,7 +173,7 @@ def _grow(state: BeamState, log_prob: Any, token: Any, alpha: float, eos: int) -
 
     alive_log_prob, keep = ops.top_k(
         ops.where(ended, 2 * IMPOSSIBLE, log_prob), beam_size
-    )  # [b, m]: an ended one is worse than an impossible one
+    )  # [b, m]: an ended hypothesis ranks below an impossible one
     alive_parent = gather(parent, keep)
 
     score = log_prob / length_penalty(state.position + 1, alpha)

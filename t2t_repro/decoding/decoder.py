@@ -42,8 +42,8 @@ def make_decoder(
             beyond the pieces are never produced either.
         eos: id of EOS.
         n_best: hypotheses to return for each sentence, at most `config.beam_size`.
-        forced_length: tokens of every output, EOS included, whatever the model predicts: to measure
-            speed. None is the paper's limit: input length + `config.max_extra_length` at most.
+        forced_length: length of every output, EOS included, whatever the model predicts; used to
+            measure speed. None: at most input length + `config.max_extra_length`, as in the paper.
 
     Returns:
         A function: source int32 [b, s], each row ending with EOS, then PAD -> (ids int32

@@ -86,7 +86,7 @@ class Translator(IdsTranslator):
         config: As for `IdsTranslator`.
         weights: As for `IdsTranslator`.
         postprocess: Makes the output from the source and the target, in TensorFlow's own
-            operations; None outputs the target itself, which is what the scores are about.
+            operations; None outputs the target itself, which is the text that is scored.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Translator(IdsTranslator):
         Returns:
             `translation` string [b], `score` float32 [b] (log-probability over length penalty), and
             `cut` bool [b]: the source had more than `max_source_length` pieces and lost its end.
-            Nothing but white space translates to the empty string, with score 0.
+            A text of white space alone translates to the empty string, with score 0.
         """
         source, empty, cut = self._encode(text)
         ids, scores = self.decode(source)
@@ -131,8 +131,8 @@ class Translator(IdsTranslator):
 
         Returns:
             `translations` string [b, m], `scores` float32 [b, m], `cut` as from `translate`. If the
-            search found fewer than m hypotheses, the last are empty with a score of -1e9. White
-            space has one translation, the empty string, and is filled up likewise.
+            search found fewer than m hypotheses, the last are empty with a score of -1e9. A text of
+            white space alone has one translation, the empty string; the rest is padded likewise.
         """
         source, empty, cut = self._encode(text)
         ids, scores = self.decode_beam(source)
@@ -149,7 +149,7 @@ class Translator(IdsTranslator):
         }
 
     def _output(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """Make strings [n] of target ids [n, t]; `empty` [n] marks source texts [n] of no word."""
+        """Decode target ids [n, t] to strings [n]; `empty` [n] marks texts [n] without a word."""
         target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
         return self.postprocess(text, target) if self.postprocess else target
 
@@ -214,7 +214,7 @@ def _by_line(
 
 
 def _batches_by_length(lines: list[str]) -> Iterator[list[int]]:
-    """Yield indices of lines in batches, longest first: the first batch needs most memory."""
+    """Yield indices of lines in batches, longest first: the first batch needs the most memory."""
     lengths = [len(line.encode(errors="replace")) for line in lines]
     order = sorted(range(len(lines)), key=lambda index: -lengths[index])
     while order:

@@ -7,7 +7,7 @@ A mask is boolean, True where a query may look, and broadcasts to [b, h, q, k].
 import keras
 from keras import ops
 
-PAD = 0  # the id that fills a batch; equal to pipelines.vocabulary.PAD, which a test holds
+PAD = 0  # the id of padding; a test checks that it equals pipelines.vocabulary.PAD
 
 
 def padding_mask(ids):
@@ -60,10 +60,11 @@ class MultiHeadAttention(keras.layers.Layer):
     only with them. d_k and d_v are independent of d_model / h: rows (B) change d_k alone.
 
     Calling layer(x, attention_mask) computes self-attention, [b, q, d] -> [b, q, d]: the contract
-    of every layer that can stand in an EncoderLayer. The decoder uses the two halves of that call:
-    `keys_values` once for each position, and `attend` against all that are kept (the cache). Both
-    halves also take rows, [b * q, d], as the search does: the projections are then products of two
-    matrices, without the dozen operations that TensorFlow needs to find the shape of a third axis.
+    of every layer that can be the self-attention of an EncoderLayer. The decoder uses the two
+    halves of that call: `keys_values` once for each position, and `attend` against all cached keys
+    and values. Both halves also accept rows, [b * q, d], which the search passes: the projections
+    are then products of two matrices, without the dozen operations that TensorFlow needs to find
+    the shape of a third axis.
 
     Args:
         d_model: width of input and output.
@@ -94,12 +95,12 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
 
     def _projection(self, width, name):
-        """Make one matrix for all heads, drawn like a part of one for queries, keys and values.
+        """Make one matrix for all heads, initialised like a part of a joint Q, K and V matrix.
 
         The joint matrix is Glorot uniform, as in the self-attention of the authors' first code, and
-        everywhere in fairseq and PyTorch. Drawn alone, each matrix would be wider by sqrt(2), and
-        deep models learn late: 4 + 4 layers of width 128 have a dev perplexity of 35 on Multi30k
-        after 1,000 updates, and would have 55.
+        in all attention of fairseq and PyTorch. If each matrix were drawn separately, its values
+        would be larger by sqrt(2), and deep models would learn late: 4 + 4 layers of width 128 have
+        a dev perplexity of 35 on Multi30k after 1,000 updates, and would have 55.
         """
         joint = self.num_heads * (2 * self.d_k + self.d_v)
         limit = (6 / (self.d_model + joint)) ** 0.5
@@ -182,10 +183,10 @@ class MultiHeadAttention(keras.layers.Layer):
 def extend_cache(cache, new):
     """Return the cache with `new`, the keys and values of a beam, appended.
 
-    Both are {"key": [b, h, k, d_k], "value": [b, h, k, d_v]}. A cache that grows takes less time
-    than one of full length, though all of it is copied at each step: attention is only over what is
-    written, and TensorFlow copies for a write in place, too (at batch 64 concatenation took 0.37 ms
-    on average over 30 steps, a scatter 0.72).
+    Both are {"key": [b, h, k, d_k], "value": [b, h, k, d_v]}. A growing cache takes less time than
+    one of full length, although all of it is copied at each step: attention covers only the
+    positions written so far, and TensorFlow also copies the cache for a write in place (at batch 64
+    concatenation took 0.37 ms on average over 30 steps, a scatter 0.72).
     """
     return {name: ops.concatenate([cache[name], new[name]], axis=2) for name in cache}
 
@@ -193,7 +194,7 @@ def extend_cache(cache, new):
 def write_cache(cache, new, position):
     """Return a cache of fixed size with `new`, the keys and values of a beam, at `position`.
 
-    For JAX and XLA, where no shape may change. `extend_cache` has the shapes.
+    This is for JAX and XLA, where no shape may change. `extend_cache` describes the shapes.
     """
     return {name: _write(cache[name], new[name], position) for name in cache}
 

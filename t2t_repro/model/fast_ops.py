@@ -2,8 +2,8 @@
 
 Code that is fast rather than readable is here, so that the rest can read like the paper. Beside
 each operation is its formula, `plain_<name>`, with the same arguments and, up to rounding, the same
-results; the tests compare the two. Indexing (`gather`, `_at`) has none. Times are for two CPU
-cores.
+results; the tests compare the two. Indexing (`gather`, `_at`) has no plain formula. Times are for
+two CPU cores.
 
 Axes: b batch, m beam, n positions or hypotheses, v classes (rows of the shared matrix), d d_model.
 """
@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from keras import ops
 
-BLOCK = 64  # numbers of which `top_log_probs` takes the maximum first
+BLOCK = 64  # size of the blocks; `top_log_probs` first takes the maximum of each block
 
 
 # Cross-entropy (5.4)
@@ -38,16 +38,16 @@ def plain_cross_entropy_sums(logits, target, weights):
 def cross_entropy_sums(logits, target, weights):
     """Compute `plain_cross_entropy_sums` with its gradient written out.
 
-    Differentiation of the plain formula goes over n x v numbers a dozen times more: a step of the
-    tiny model of `bench train` took 441 ms with it and takes 389. One array of that size is kept,
-    the softmax.
+    Automatic differentiation of the plain formula makes a dozen more passes over n x v numbers: a
+    step of the tiny model of `bench train` took 441 ms with it and takes 389 ms now. Only one array
+    of that size is kept, the softmax.
     """
     classes = logits.shape[-1]
 
     @ops.custom_gradient
     def sums(logits):
         probability = ops.softmax(logits, axis=-1)  # [n, v]
-        # The log-sum-exp, from the likeliest class, whose probability is never tiny.
+        # The log-sum-exp is computed from the likeliest class, whose probability is never tiny.
         log_norm = ops.max(logits, axis=-1) - ops.log(ops.max(probability, axis=-1))  # [n]
         unsmoothed = log_norm - _at(logits, target)
         uniform = log_norm - ops.mean(logits, axis=-1)
@@ -80,8 +80,8 @@ def plain_top_log_probs(logits, count):
         count: classes for each row.
 
     Returns:
-        (log-probabilities float32 [b, m, count], descending; classes int32 [b, m, count], of equal
-        ones the first; the log-sum-exp of the logits float32 [b, m, 1]).
+        (log-probabilities float32 [b, m, count], descending; classes int32 [b, m, count], the first
+        ones in case of ties; the log-sum-exp of the logits float32 [b, m, 1]).
     """
     log_norm = ops.logsumexp(logits, axis=-1, keepdims=True)
     top, token = ops.top_k(logits - log_norm, count)
@@ -112,9 +112,10 @@ def plain_top_k(x, count):
 def top_k(x, count):
     """Compute `plain_top_k` by blocks of `BLOCK` numbers; v must be static.
 
-    The greatest numbers are in the `count` blocks whose maxima are greatest. To look for 8 there in
-    256 x 32,000 numbers takes 2.2 ms, a plain top_k 18 ms, a quarter of a whole decoding step.
-    Blocks are sorted again, so that equal values come in the order of their places, as from top_k.
+    The greatest numbers are in the `count` blocks whose maxima are greatest. Finding 8 in each row
+    of 256 x 32,000 numbers takes 2.2 ms this way; a plain top_k takes 18 ms, a quarter of a
+    decoding step. The blocks found are sorted back into their original order, so that equal values
+    come in the order of their places, as from top_k.
     """
     batch, beam_size, size = ops.shape(x)
     if size % BLOCK or size // BLOCK <= count:
@@ -149,7 +150,7 @@ def output_map(matrix, bias):
     """Compute `plain_output_map` in the faster layout of its type, for many calls.
 
     In float32 the transposed matrix is laid out once: a product of 4 rows with 32,000 x 512 numbers
-    then takes 2.7 ms, otherwise 4.0. In bfloat16 it would take 2.7 ms that way, otherwise 2.0.
+    then takes 2.7 ms, otherwise 4.0. In bfloat16 it would take 2.7 ms that way, and takes 2.0.
     """
     rows = len(bias)
     matrix = matrix[:rows]

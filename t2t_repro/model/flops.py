@@ -1,9 +1,10 @@
 """Trainable parameters and FLOPs of a Transformer, by count.
 
-A weight of a matrix takes one multiplication and one addition at each position that it acts on, and
-training takes twice as many again, for the gradients of its input and of the weight. That is 6
-FLOPs. Attention's products, which have no weights, are counted separately. Embedding lookup takes
-none; softmax, norms, dropout and Adam, 1 to 3 % of base, are left out.
+The forward pass needs one multiplication and one addition for each weight of a matrix at each
+position, and the backward pass needs twice as many, for the gradients of the input and of the
+weight. Together they need 6 FLOPs. Attention's products, which have no weights, are counted
+separately. Embedding lookup needs none; softmax, norms, dropout and Adam, 1 to 3 % of base, are
+left out.
 
 Axes: b batch, s source positions, t target positions.
 """
@@ -21,12 +22,12 @@ Shape = tuple[int, int, int]  # of a batch: (b, s, t)
 class Weights(NamedTuple):
     """Weights in matrices, by the positions that they act on."""
 
-    source: int  # the encoder, and the keys and values that the decoder makes of its output
+    source: int  # the encoder, and cross-attention's projections of its output to keys and values
     target: int  # the rest of the decoder, and the output matrix
 
 
 class Positions(NamedTuple):
-    """Positions in batches, padding included, and the pairs that attention compares."""
+    """Numbers of positions in batches, padding included, and of pairs that attention compares."""
 
     source: int  # b s
     target: int  # b t
@@ -39,7 +40,7 @@ class Flops(NamedTuple):
     """FLOPs of training steps, forward and backward."""
 
     matrices: int
-    attention: int  # queries with keys, weights with values
+    attention: int  # products of queries with keys, and of weights with values
 
     @property
     def total(self) -> int:

@@ -14,7 +14,7 @@ from t2t_repro.model.attention import PAD
 class AddNorm(keras.layers.Layer):
     """LayerNorm(x + Dropout(Sublayer(x))): post-norm (3.1, 5.4).
 
-    The paper does not state LayerNorm's epsilon; 1e-6 is the authors' first code.
+    The paper does not state LayerNorm's epsilon; 1e-6 is the value in the authors' first code.
 
     Args:
         dropout: P_drop on the sub-layer's output.
@@ -39,7 +39,7 @@ class AddNorm(keras.layers.Layer):
         self.built = True
 
     def sublayer_input(self, x):
-        """Return what the sub-layer reads: x itself. A pre-norm would normalise it here."""
+        """Return the input of the sub-layer: x itself; a pre-norm layer would normalise x here."""
         return x
 
     def call(self, x, sublayer_output):
@@ -122,7 +122,7 @@ class SharedEmbedding(keras.layers.Layer):
         return vectors * ops.cast(ids != PAD, vectors.dtype)[:, :, None]
 
     def logits(self, x):
-        """Map x [..., d] to float32 [..., v], whatever the precision (softmax and loss want it)."""
+        """Map x [..., d] to [..., v] in float32, which softmax and loss need in any precision."""
         matrix = ops.cast(self.matrix, x.dtype)
         return ops.cast(ops.matmul(x, ops.transpose(matrix)), "float32")
 
@@ -150,7 +150,7 @@ class SinusoidalPositions(keras.layers.Layer):
     """
 
     def call(self, x, position=0):
-        """Add PE to x [b, n, d], whose first vector stands at `position` -> [b, n, d]."""
+        """Add PE to x [b, n, d], whose first vector is at `position` -> [b, n, d]."""
         length, d_model = ops.shape(x)[1], x.shape[-1]
         return x + ops.cast(sinusoids(length, d_model, position), x.dtype)[None]
 
@@ -168,7 +168,7 @@ def sinusoids(length, d_model, position=0):
 class LearnedPositions(keras.layers.Layer):
     """Table 3 (E): a learned vector for each position instead of the sinusoids.
 
-    Positions beyond the table use its last row; the paper does not say what it did there.
+    Positions beyond the table use its last row; the paper does not specify this case.
 
     Args:
         rows: positions in the table.
@@ -189,7 +189,7 @@ class LearnedPositions(keras.layers.Layer):
         )
 
     def call(self, x, position=0):
-        """Add rows of the table to x [b, n, d], whose first vector stands at `position`."""
+        """Add rows of the table to x [b, n, d], whose first vector is at `position`."""
         positions = position + ops.arange(ops.shape(x)[1], dtype="int32")
         return x + ops.take(self.table, ops.minimum(positions, self.rows - 1), axis=0)[None]
 

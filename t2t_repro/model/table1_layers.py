@@ -2,14 +2,14 @@
 
 The contract: layer(x, attention_mask) -> like x, with x [b, n, d] and attention_mask bool
 [b, 1, 1, n], True at tokens and False at padding (`attention.padding_mask`). Outputs at tokens
-depend neither on the ids in the padding nor on its length; outputs at padding mean nothing.
+depend neither on the ids in the padding nor on its length; outputs at padding are meaningless.
 `get_config` must describe the layer, because a Transformer puts a copy into every encoder layer:
 
     layer = RestrictedSelfAttention(r=64, d_model=512, num_heads=8, d_k=64, d_v=64)
     model = Transformer(config.Model(), self_attention=layer)
 
-Axes: b batch, n positions, d d_model; of restricted attention m blocks, p positions of a block,
-h heads.
+Axes: b batch, n positions, d d_model; in restricted attention also m blocks, p positions in a
+block, h heads.
 """
 
 import keras
@@ -32,7 +32,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
     and have the same paths. `return_attention_scores` is not supported: no n x n weights exist.
 
     Args:
-        r: positions that a position sees, itself among them.
+        r: number of positions that each position sees, itself included.
         **attention: arguments of `MultiHeadAttention`.
 
     Example:
@@ -58,7 +58,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
             name: self._with_neighbours(vectors, batch)
             for name, vectors in self.keys_values(x).items()
         }
-        # As numbers: TensorFlow has no kernels on GPUs that roll what is boolean.
+        # Numbers, because TensorFlow has no GPU kernel that rolls booleans.
         is_token = ops.reshape(ops.cast(attention_mask, "float32"), (batch, length, 1))
         is_token = self._with_neighbours(
             self._blocks(is_token)[:, None], batch
@@ -68,7 +68,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         return ops.reshape(output, (batch, -1, width))[:, :length]
 
     def _blocks(self, x):
-        """Cut x [b, n, w] into blocks [b * m, p, w], with zeros after the end and as a last block.
+        """Cut x [b, n, w] into blocks [b * m, p, w]; pad with zeros and append a block of zeros.
 
         The last block is the first block's neighbour on the left, which must hold no token.
         """

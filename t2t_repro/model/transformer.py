@@ -199,12 +199,13 @@ class DecoderLayer(_LayerOfSublayers):
 class Attention(typing.NamedTuple):
     """The attention weights of every head: float32 [layers, b, h, queries, keys], from 0 to 1.
 
-    Weights of keys that are padding or in the future are 0; rows of padding queries mean nothing.
+    Weights of keys that are padding or in the future are 0; rows of padding queries are
+    meaningless.
     """
 
     encoder: Any  # [layers, b, h, s, s]: from source to source
-    decoder: Any  # [layers, b, h, t, t]: row i is of the token before target[i]
-    cross: Any  # [layers, b, h, t, s]: row i is of where target[i] is predicted
+    decoder: Any  # [layers, b, h, t, t]: row i belongs to the token before target[i]
+    cross: Any  # [layers, b, h, t, s]: row i belongs to the prediction of target[i]
 
 
 @keras.saving.register_keras_serializable("t2t_repro")
@@ -221,12 +222,12 @@ class Transformer(keras.Model):
 
     Args:
         config: a `t2t_repro.config.Model`.
-        rows: rows of the shared matrix; None takes `config.embedding_rows`. 40,960 for the paper's
-            models, which gives base its 65,110,016 trainable parameters.
+        rows: rows of the shared matrix; None means `config.embedding_rows`. The paper's models have
+            40,960, which gives base its 65,110,016 trainable parameters.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16".
-        self_attention: a layer to replace full self-attention in the encoder, such as those of
+        self_attention: a layer to replace full self-attention in the encoder, such as one of
             `table1_layers`: every encoder layer gets a copy of it, made by `from_config`.
-            `attention` and exports to CTranslate2 are for full self-attention alone.
+            `attention` and exports to CTranslate2 support full self-attention only.
         name: name of the model, the first part of the paths of its encoder and decoder weights.
             Checkpoints of a run need the default.
 
@@ -369,11 +370,11 @@ class Transformer(keras.Model):
             previous: [b, t], the target shifted right.
             memory: from `memory`.
             source_mask: bool [b, 1, 1, s].
-            training: whether dropout acts.
+            training: whether dropout is active.
             return_attention_scores: whether to return the attention weights too.
 
         Returns:
-            float32 logits [b, t, v] of what follows each token; with `return_attention_scores`
+            float32 logits [b, t, v] of the next token; with `return_attention_scores`
             (logits, (self-attention [b, h, t, t], cross-attention [b, h, t, s]) by layer).
         """
         x = self.target_positions(self.embedding(previous))
@@ -389,7 +390,7 @@ class Transformer(keras.Model):
     def attention(self, source: Any, target: Any) -> Attention:
         """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`.
 
-        Only for models with full self-attention, see `has_attention_weights`.
+        The model must have full self-attention; see `has_attention_weights`.
         """
         source_mask = padding_mask(source)
         encoded, encoder = self.encode(source, source_mask, return_attention_scores=True)
@@ -404,7 +405,7 @@ class Transformer(keras.Model):
 
         Args:
             batch: b.
-            keys: 0 for a cache that grows, otherwise m for each position that it will ever have.
+            keys: 0 for a cache that grows; otherwise m times the number of positions it must hold.
         """
         config = self.config
         shape = (batch, config.num_heads, keys)
@@ -442,9 +443,9 @@ class Transformer(keras.Model):
         return x, next_cache
 
     def weights_read_once(self):
-        """Return a scope in which the weights are already read, and cast to bfloat16 if need be.
+        """Return a scope in which the weights are already read, and cast to bfloat16 if needed.
 
-        A loop would otherwise do both again at every step.
+        A loop would otherwise read and cast them again at every step.
         """
         scope = keras.StatelessScope()
         for variable in self.trainable_variables:

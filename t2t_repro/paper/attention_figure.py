@@ -21,7 +21,8 @@ from t2t_repro.model.transformer import Transformer
 _LAYER = 5  # all three figures show "layer 5 of 6"
 _WORD_START = "\u2581"  # sentencepiece's mark of a word's start
 
-# One per head. The first eight, of matplotlib and d3, are Figure 3's; the big model has 16 heads.
+# One colour per head. The first eight, from matplotlib and d3, are those of Figure 3; the big model
+# has 16 heads.
 COLOURS = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f"),
     *("#bcbd22", "#17becf", "#3b3eac", "#0b6e4f", "#b5179e", "#b8860b", "#7f1d1d", "#00897b"),

@@ -1,9 +1,9 @@
 """The cost of training, by count (`model.flops`) and by the paper's own formula (6.1, Table 2).
 
 The paper estimates the cost "by multiplying the training time, the number of GPUs used, and an
-estimate of the sustained single-precision floating-point capacity of each GPU". This is what the
-GPUs could have computed in that time. For the paper's runs it is 3.4 (base) and 2.3 (big) times the
-count.
+estimate of the sustained single-precision floating-point capacity of each GPU". This is the
+number of FLOPs that the GPUs could have computed in that time. For the paper's runs it is 3.4 times
+(base) and 2.3 times (big) the count.
 """
 
 from collections.abc import Callable, Sequence

@@ -28,9 +28,9 @@ def listing(
 
     Args:
         config: The run's configuration.
-        scores: Its test scores, of which `paper_bleu` (BLEU as the paper computes it) is the row's.
-        spent: "cost" in its results.json, of which the cost by the paper's formula is the row's;
-            None if training is not finished.
+        scores: Its test scores; the row shows `paper_bleu`, BLEU as the paper computes it.
+        spent: "cost" in its results.json; the row shows the cost by the paper's formula. None if
+            training is not finished.
 
     Raises:
         BadInput: The scores are not those of translations.

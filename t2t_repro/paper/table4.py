@@ -22,7 +22,7 @@ def listing(config: Config, scores: Mapping[str, Any]) -> Iterator[str]:
 
     Args:
         config: The run's configuration.
-        scores: Its test scores by `evalb.scores`, of which `f1` (all lengths) is the row's.
+        scores: Its test scores by `evalb.scores`; the row shows `f1`, which covers all lengths.
 
     Raises:
         BadInput: The scores are not those of parses.

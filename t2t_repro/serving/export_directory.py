@@ -1,4 +1,4 @@
-"""What all exports share: a directory that appears whole or not at all, and its settings.json."""
+"""The common part of all exports: a directory made whole or not at all, and its settings.json."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to fill; it becomes `directory` at the end, or is deleted on an exception.
 
     Raises:
-        BadInput: it cannot be written.
+        BadInput: the directory cannot be written.
     """
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)

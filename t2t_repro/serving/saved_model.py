@@ -1,6 +1,6 @@
 """A trained run as a SavedModel: written for TensorFlow Serving, and loaded again.
 
-Signatures, b sentences and m the beam:
+Signatures, for b sentences of s source and t target pieces, and a beam of m:
 
     serving_default   text [b] string -> translation [b] string, score [b] float32, cut [b] bool
     nbest             text [b] string -> translations [b, m], scores [b, m], cut [b]

@@ -16,11 +16,11 @@ class Checkpoints:
     """The checkpoints of one run: model, optimizer and place in the data after some step.
 
     Files are <directory>/step-<n>.index and .data-*. TensorFlow writes them under other names,
-    renames them, and records the newest last, so that after a kill the one before is in force.
+    renames them, and records the newest last, so a kill leaves the previous checkpoint valid.
 
     Args:
         directory: <work directory>/checkpoints.
-        keep: Checkpoints to keep, the last ones.
+        keep: Number of checkpoints to keep, the last ones.
         model: The model, whose weights are saved by name, with the random states of its dropout.
         optimizer: The optimizer, whose moments and count of updates are saved.
         position: The place in the data.
@@ -54,7 +54,7 @@ class Checkpoints:
         )
 
     def save(self, step: int) -> None:
-        """Write the state after `step` updates; raises BadInput if there is no room for it."""
+        """Write the state after `step` updates; raise BadInput if there is no room for it."""
         try:
             self._manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
@@ -131,7 +131,7 @@ def _state(directory: Path) -> Any:
 
 
 def _restore(checkpoint: tf.train.Checkpoint, path: str, weights: dict[str, tf.Variable]) -> None:
-    """Restore a checkpoint; raises BadInput if it is damaged or has other weights."""
+    """Restore a checkpoint; raise BadInput if it is damaged or has other weights."""
     try:
         status = checkpoint.restore(path)
         status.assert_existing_objects_matched()

@@ -19,7 +19,7 @@ from t2t_repro.problems import Problem, Scores
 from t2t_repro.training.trainer import Trainer
 
 _SAMPLES = 5  # translations shown as text in TensorBoard
-_DRAWN_PIECES = 40  # at most, on each side of the pair whose attention is drawn
+_DRAWN_PIECES = 40  # limit on each side of the pair whose attention is drawn
 
 
 class DevScores:
@@ -54,7 +54,7 @@ class DevScores:
 
     @cached_property
     def writer(self) -> tf.summary.SummaryWriter:
-        """The writer of the event file, which is made when there is something to write."""
+        """The writer of the event file, which is created by the first thing to write."""
         return tf.summary.create_file_writer(str(self.workdir))
 
     @cached_property
@@ -78,7 +78,7 @@ class DevScores:
     def validate(self, step: int) -> None:
         """Write dev perplexity, the main score, sample translations and a picture of attention.
 
-        All are of the current weights, without averaging.
+        All of them use the current weights, without averaging.
         """
         batches = each_pair_once(self.dev, self.config)
         values = {"dev/perplexity": self.trainer.perplexity(batches)}
@@ -103,8 +103,8 @@ class DevScores:
         return name, float(value)
 
     def _draw(self, step: int, source: list[int], target: list[int]) -> None:
-        """Draw where each target piece's heads look in the source: how an alignment is learnt."""
-        from t2t_repro.paper.attention_picture import picture  # takes half a second, by matplotlib
+        """Draw the cross-attention of all heads, which shows how an alignment is learnt."""
+        from t2t_repro.paper.attention_picture import picture  # imports matplotlib: half a second
 
         figure = attention_figure(self.trainer.model, self.translator.vocabulary, source, target)
         image = tf.io.decode_png(picture(figure, figure.view("cross"), dpi=90))

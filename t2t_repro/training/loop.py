@@ -61,7 +61,8 @@ class Loop:
         self.batching, self.report, self.validate = batching, report, validate
         # The place in the data: (epoch, batches of this epoch that were handed out).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
-        # Seconds of training, over all starts; without checkpoints, dev scores and lost steps.
+        # Seconds of training, over all starts, without those of checkpoints, dev scores and lost
+        # steps.
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.began = time.monotonic()  # when this process started to train
         self.validating = 0.0  # seconds since then, spent on dev scores
@@ -108,7 +109,7 @@ class Loop:
     def peak_tflops(self) -> float:
         """TFLOPS of all devices: from the data sheet of a known GPU, otherwise measured here.
 
-        What is measured is a product of two matrices 1,024 wide.
+        The measurement multiplies two matrices of width 1,024.
         """
         precision, devices = self.config.train.precision, device_names(self.trainer.strategy)
         if known := sustained(devices[0], precision):
@@ -143,7 +144,7 @@ class Loop:
             bar.update()
             stopped, late = agreed(bool(received), self._is_late(saved))
             due = step == train.train_steps or stopped or late or self._is_counted(step)
-            if due or step % train.log_steps == 0:  # also, so that no state with NaN is saved
+            if due or step % train.log_steps == 0:  # before a save too: a NaN must not be saved
                 self._log(step, stats, bar)
                 stats = StepStats()
             if due:
@@ -152,7 +153,7 @@ class Loop:
                 saved, stats = time.monotonic(), StepStats()
 
     def _save(self, step: int, stopped: bool) -> None:
-        """Save a checkpoint and, as time allows, score it; raises Stopped after the save."""
+        """Save a checkpoint and, as time allows, score it; raise Stopped after the save."""
         began = time.monotonic()
         self.cluster.by_chief(partial(self.checkpoints.save, step))
         written = time.monotonic()
@@ -172,10 +173,10 @@ class Loop:
         return bool(chiefs)
 
     def _is_counted(self, step: int) -> bool:
-        """Return whether it is time for a checkpoint, by steps.
+        """Return whether it is time for a checkpoint, by the number of steps.
 
-        A run that was stopped between two checkpoints has one more there, and later the same
-        checkpoints as an uninterrupted run.
+        A run that was stopped between two checkpoints has one more checkpoint there, and later the
+        same checkpoints as an uninterrupted run.
         """
         every = self.config.train.checkpoint_steps
         return bool(every) and step % every == 0
@@ -188,7 +189,7 @@ class Loop:
         return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
     def _log(self, step: int, stats: StepStats, bar: tqdm) -> None:
-        """Report the statistics of the steps up to `step`; raises BadInput if the loss is NaN."""
+        """Report the statistics of the steps up to `step`; raise BadInput if the loss is NaN."""
         model = self.trainer.model
         values = stats.values(model.config, model.rows, self.peak_tflops)  # waits for the steps
         self.seconds.assign_add(time.monotonic() - stats.began)
@@ -218,7 +219,7 @@ class Loop:
 
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, so that no step is torn; a second signal ends at once."""
+    """Collect SIGINT and SIGTERM, so that every step completes; a second signal ends at once."""
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:

@@ -16,8 +16,8 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
 
     The smoothed target distribution is (1 - eps) on the token plus eps / v on each of the v classes
     (Szegedy et al. 2016, the paper's reference 36). Cross-entropy is linear in that distribution:
-    it is (1 - eps) times the cross-entropy with the token plus eps times that with the uniform
-    distribution.
+    it is (1 - eps) times the cross-entropy with the token plus eps times the cross-entropy with the
+    uniform distribution.
 
     Args:
         logits: float32 [b, t, v].
@@ -25,8 +25,8 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
         label_smoothing: eps_ls; 0.1 in the paper.
 
     Returns:
-        (smoothed, unsmoothed, tokens): float32 scalars. smoothed / tokens is what training
-        minimises, exp(unsmoothed / tokens) is the perplexity per piece that Table 3 reports.
+        (smoothed, unsmoothed, tokens): float32 scalars. Training minimises smoothed / tokens;
+        exp(unsmoothed / tokens) is the perplexity per piece that Table 3 reports.
     """
     is_token = ops.reshape(ops.cast(target != PAD, "float32"), (-1,))  # [b * t]
     logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [b * t, v]

@@ -1,6 +1,6 @@
 """The memory of a training step, by arithmetic and by trial, and the micro-batches that fit.
 
-A step is tried in a process of its own: one that does not fit ends only that process.
+Each step is tried in a process of its own, so a step that does not fit ends only that process.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _SHARE = 0.7
 
 
 def count_micro_batches(config: Config, replicas: int) -> int:
-    """Return how many micro-batches each replica makes of its share: at least `accumulate`.
+    """Return into how many micro-batches each replica divides its share, at least `accumulate`.
 
     With `max_tokens_per_replica` at `auto`, 1, 2, 4, ... times as many are tried on one device. The
     tried batch is the worst case: sentences of `max_length`, where attention weights count most.
@@ -43,7 +43,7 @@ def count_micro_batches(config: Config, replicas: int) -> int:
     length = min(data.max_length, share)
     while True:
         pairs = max(1, round(_MARGIN * share / count / length))
-        # Then sentences of another length: by that time memory is fragmented.
+        # The second step has sentences of another length, when memory is already fragmented.
         shapes = (pairs, length, length), (2 * pairs, length // 2, length // 2)
         if try_step(config.model, rows, train, *shapes) is not None:
             return count
@@ -89,12 +89,12 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
     On a CPU the measured bytes per token are 1.1 (base) to 1.4 times (tiny) the prediction.
     """
     pairs, source, target = shape
-    width = 2 if precision.endswith("bfloat16") else 4  # bytes, of all but softmax and norms
-    both = 4 + width % 4  # of an array that bfloat16 has in both widths
+    width = 2 if precision.endswith("bfloat16") else 4  # bytes, except in softmax and norms
+    both = 4 + width % 4  # bytes in an array that bfloat16 keeps in both widths
     heads = width * model.num_heads * (model.d_k + model.d_v)  # queries and heads; keys and values
     add_norm = model.d_model * (1 + 4 + 4 + width)
     feed_forward = width * model.d_ff + add_norm
-    encoder = 2 * heads + add_norm + feed_forward + heads  # the last: for cross-attention
+    encoder = 2 * heads + add_norm + feed_forward + heads  # the last term: cross-attention
     decoder = 2 * heads + add_norm + heads + add_norm + feed_forward
     weights = (source**2 + target**2 + target * source) * model.num_heads * both
     layers = model.num_layers * (source * encoder + target * decoder + weights)

@@ -27,22 +27,22 @@ class StepStats:
         self.tokens += sum(int(np.count_nonzero(side)) for side in (source, target))
 
     def add_step(self, sums: tf.Tensor) -> None:
-        """Count a step by what `Trainer.step` returned, without waiting for it."""
+        """Count a step, given the sums that `Trainer.step` returned, without waiting for them."""
         self.sums.append(sums)
 
     def values(self, model: Model, rows: int, peak_tflops: float) -> dict[str, float]:
-        """Wait for the last step, and compute what TensorBoard shows.
+        """Wait for the last step, and compute the values that TensorBoard shows.
 
         Args:
             model: The run's model, for its FLOPs.
             rows: Rows of the shared matrix.
-            peak_tflops: The TFLOPS of which all devices together are capable.
+            peak_tflops: The peak TFLOPS of all devices together.
 
         Returns:
-            `loss` and `perplexity`, means per target token; `target_tokens_per_s`; `tflops`, of the
-            matrix products that the batches need, padding included; `peak_share`, which is `tflops`
-            over `peak_tflops`; `padding_share`, of both sides; `input_share`, the share of the time
-            in which the loop waited for a batch.
+            `loss` and `perplexity`, means per target token; `target_tokens_per_s`; `tflops`, the
+            speed of the matrix products that the batches need, padding included; `peak_share`,
+            which is `tflops` over `peak_tflops`; `padding_share`, of both sides; `input_share`, the
+            share of the time in which the loop waited for a batch.
         """
         smoothed, unsmoothed, tokens = np.sum([s.numpy() for s in self.sums], axis=0)
         seconds = time.monotonic() - self.began

@@ -4,7 +4,7 @@ Every replica receives the whole batch and takes every n-th row of it. The loss 
 over target tokens divided by the number of target tokens in the whole batch. A step on n replicas
 therefore equals the step on one, rows sorted by length are divided evenly, and no dataset has to be
 distributed. A replica with little memory divides its rows into micro-batches, computes one after
-another, and adds up their gradients, which is the same step again.
+another, and adds up their gradients, which again gives the same step.
 """
 
 from collections.abc import Iterable
@@ -92,7 +92,7 @@ class Trainer:
             sums = cross_entropy(logits, target, self.label_smoothing)
             loss = sums[0] / tokens
         gradients = tape.gradient(loss, self.model.trainable_variables)
-        # A learned table of positions has a sparse gradient, rows of it, which cannot be added up.
+        # A learned table of positions has a sparse gradient, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 
     @tf.function(input_signature=_BATCH)
@@ -110,7 +110,7 @@ class Trainer:
         return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
 
     def _even(self, batch: tf.Tensor) -> tf.Tensor:
-        """Append empty rows to ids [b, n], so that all micro-batches have equally many rows.
+        """Append empty rows to ids [b, n], so that all micro-batches have the same number of rows.
 
         Otherwise XLA would compile a step for two numbers of rows.
         """

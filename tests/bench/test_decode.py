@@ -28,7 +28,7 @@ def rows(monkeypatch):
 def test_a_row_for_each_batch_and_one_for_the_file(rows):
     assert [row["batch"] for row in rows] == [1, 2, "mixed"]
     assert {row["precision"] for row in rows} == {"float32"}
-    for row, tokens in zip(rows, (3, 3, 3), strict=True):  # 3 on average in the file, too
+    for row, tokens in zip(rows, (3, 3, 3), strict=True):  # the file's average is 3, too
         per_sentence = row["target_tokens_per_s"] / row["sentences_per_s"]
         assert per_sentence == pytest.approx(tokens)
     for row in rows[:2]:
@@ -39,7 +39,7 @@ def test_a_row_for_each_batch_and_one_for_the_file(rows):
 
 
 def test_floors_count_the_decoders_matrices(monkeypatch):
-    """The paper's base has 22.0M weights in the layers and 16.4M in the output matrix; beam 4."""
+    """Base applies 22.0M weights of layers and 16.4M of the output matrix per target; beam 4."""
     monkeypatch.setattr(bench_decode, "read_gb_per_s", lambda repeats: 1.0)
     monkeypatch.setattr(bench_decode, "matmul_gflops", lambda dtype, repeats: 1.0)
     weights = 6 * (6 * 512 * 512 + 2 * 512 * 2048) + 32_000 * 512

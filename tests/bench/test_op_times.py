@@ -1,4 +1,4 @@
-"""The time of a call by kind of operation."""
+"""The time that a call spends in each kind of operation."""
 
 import keras
 import pytest

@@ -28,7 +28,7 @@ def test_exponents_are_of_the_upper_half_of_the_lengths():
 
 
 def test_rows(monkeypatch):
-    """Full attention costs n^2 d, all else 4 n d: the ratio is n / 4 at the greatest n."""
+    """Full attention costs n^2 d, every other layer 4 n d: the ratio is n / 4 at the greatest n."""
     monkeypatch.setattr(bench_table1, "LENGTHS", LENGTHS)
     monkeypatch.setattr(bench_table1, "WIDTHS", WIDTHS)
     monkeypatch.setattr(bench_table1, "PATHS", {})
@@ -94,7 +94,7 @@ def test_a_kernel_of_the_whole_length_needs_one_layer():
 
 
 def least_mib(n):
-    """Return the least of three measurements: sometimes the peak is one n x n array higher."""
+    """Return the least of three measurements; some peaks are higher by one n x n array."""
     return min(bench_table1._in_own_process("self-attention", n, 64, 1)["mib"] for _ in range(3))
 
 

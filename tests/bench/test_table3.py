@@ -116,7 +116,7 @@ def test_spearman_is_scipys():
     assert spearman(*ours.tolist()) == pytest.approx(stats.spearmanr(*ours).statistic)
 
 
-# For real
+# Real training
 
 
 def bench(text, workdir, *flags):
@@ -155,7 +155,7 @@ def test_two_rows_are_trained_scored_and_not_trained_again(tmp_path):
     check(c1, workdir)
     check(c2, workdir)
     matrix = 400 * 32
-    assert c2["parameters"] - matrix == 2 * (c1["parameters"] - matrix)  # four layers, two layers
+    assert c2["parameters"] - matrix == 2 * (c1["parameters"] - matrix)  # four layers against two
     assert ranks["rows"] == 2
 
     again = bench(text, workdir, *flags)

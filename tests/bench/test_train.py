@@ -20,7 +20,7 @@ def split(tmp_path_factory):
 
 
 def test_flops_are_six_for_each_weight_of_a_matrix_and_target_token():
-    """FLOPs of other toolkits' workloads, counted by hand: 6 x 6 x (12 + 4 x 4) d^2 and so on."""
+    """The workloads of other toolkits, counted by hand: 6 x 6 x (12 + 4 x 4) d^2 and so on."""
     base, tiny = bench_train.WORKLOADS["base"], bench_train.WORKLOADS["tiny"]
     assert (base.tokens, tiny.tokens) == (32 * 64, 128 * 24)
     assert base.flops == 6 * (6 * (12 * 512**2 + 4 * 512 * 2048) + 32_000 * 512) * 2048

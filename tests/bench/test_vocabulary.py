@@ -11,12 +11,12 @@ from t2t_repro.bench.vocabulary import TRAINERS, rows
 # Eight words of two characters, each often enough to be a piece.
 SOURCE = ["ab cd ef gh", "cd ef gh ab"] * 50
 TARGET = ["ij kl mn op", "kl mn op ij"] * 50
-SIZE = 3 + 256 + 17 + 16  # 16 letters and the mark of a word's start; two merges a word
+SIZE = 3 + 256 + 17 + 16  # 16 letters and the mark of a word's start; two merges per word
 
 
 @pytest.fixture
 def file(tmp_path):
-    """A function that writes lines to a new file."""
+    """Return a function that writes lines to a new file."""
 
     def write(lines):
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.txt"
@@ -36,9 +36,10 @@ def peers():
 def test_every_trainer_learns_from_both_sides(file):
     """The eight words of the training text are one piece each. "ad", "eb" and "é" are segmented:
 
-    - by ours and byte-level BPE into a start and two letters or two bytes: 3 pieces each;
+    - by our vocabulary and byte-level BPE into the mark of a word's start and two letters or two
+      bytes: 3 pieces each;
     - by WordPiece into "a ##d", "e ##b" and one unknown piece;
-    - by subword-nmt into "a@@ d", "e@@ b" and "é", pieces that the training text does not have.
+    - by subword-nmt into "a@@ d", "e@@ b" and "é", none of which occur in the training text.
     """
     test = [file(["ab cd  ef gh"]), file(["ij kl\x01mn op", "ad eb é"])]
     found = {row["trainer"]: row for row in rows([file(SOURCE)], [file(TARGET)], test, SIZE)}

@@ -1,7 +1,7 @@
-"""Beam search on probability tables and against exhaustive search; test_decoder.py has a model.
+"""Beam search on probability tables and against exhaustive search; test_decoder.py uses a model.
 
-In the tables the tokens are PAD 0, EOS 1, A 2, B 3; row i has the probabilities of what follows
-token i, and row 0 those of the first token, because the search starts from PAD.
+In the tables the tokens are PAD 0, EOS 1, A 2, B 3. Row i has the probabilities of the token after
+token i; row 0 has those of the first token, because the search starts from PAD.
 """
 
 import itertools
@@ -26,7 +26,10 @@ def lengths(most, least=0):
 
 
 def search(table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1, least=0):
-    """(ids, scores) of a step that reads `table` [token, next] or [b, token, next], never PAD."""
+    """Search with a step function that reads `table`, [token, next] or [b, token, next].
+
+    Returns (ids, scores). PAD is never produced.
+    """
     tables = np.broadcast_to(table, (len(max_lengths), 4, 4))
     logits = np.log(np.maximum(tables, 1e-30)).astype("float32")
     logits[:, :, PAD] = IMPOSSIBLE
@@ -43,7 +46,7 @@ def search(table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1
 
 
 def best(ids, scores):
-    """[(ids up to EOS, score)] of each row's first hypothesis; behind EOS all must be PAD."""
+    """Return [(ids up to EOS, score)] of each row's first hypothesis; PAD must follow EOS."""
     rows = []
     for row, score in zip(array(ids)[:, 0], array(scores)[:, 0], strict=True):
         end = list(row).index(EOS) + 1
@@ -54,9 +57,9 @@ def best(ids, scores):
 
 # Greedy takes A, the best first token; the best sentence begins with B.
 GARDEN_PATH = np.array([[0, 0, 0.6, 0.4], [0, 1, 0, 0], [0, 0.5, 0.3, 0.2], [0, 0.9, 0.1, 0]])
-# At first EOS with 0.4 against A with 0.6, after which B and EOS are nearly certain.
+# The first token is EOS with 0.4 or A with 0.6; after A, B and EOS are nearly certain.
 SHORT_OR_LONG = np.array([[0, 0.4, 0.6, 0], [0, 1, 0, 0], [0, 0.1, 0, 0.9], [0, 0.7, 0.3, 0]])
-# EOS is the best first token, but what follows A is certain.
+# EOS is the best first token, but the tokens after A are certain.
 PATIENCE = np.array([[0, 0.6, 0.4, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]])
 # EOS is the best continuation of either hypothesis.
 EARLY_ENDS = np.array([[0, 0.05, 0.5, 0.45], [0, 1, 0, 0], [0, 0.6, 0.3, 0.1], [0, 0.6, 0.3, 0.1]])
@@ -102,7 +105,7 @@ def test_where_sentences_are_too_few_the_list_ends_in_padding():
 
 
 def test_equal_ones_come_in_the_order_of_their_ids():
-    # All six sentences of at most 3 tokens that the beam meets have a score of 3 ln(1/3) or more.
+    # The beam finds six sentences of at most 3 tokens, all with a score of 3 ln(1/3) or more.
     ids, scores = search(np.array([[0, 1 / 3, 1 / 3, 1 / 3]] * 4), [3], beam_size=6, n_best=6)
     expected = [[EOS], [A, EOS], [B, EOS], [A, A, EOS], [A, B, EOS], [B, A, EOS]]
     found = [[token for token in row if token] for row in array(ids)[0].tolist()]
@@ -111,7 +114,7 @@ def test_equal_ones_come_in_the_order_of_their_ids():
 
 
 def test_greedy_is_cut_where_its_score_is_best():
-    # A is the likeliest first token, EOS with 0.4 the second; A EOS has 0.6 * 0.5.
+    # A is the likeliest first token, and EOS with 0.4 the second; A EOS has 0.6 * 0.5.
     cut_early = np.array([[0, 0.4, 0.6, 0], [0, 1, 0, 0], [0, 0.5, 0.4, 0.1], [0, 1, 0, 0]])
     ((ids, score),) = best(*search(cut_early, beam_size=1))
     assert ids == [EOS]
@@ -152,7 +155,7 @@ def test_search_stops_when_no_hypothesis_can_still_win():
     calls = []
     ((ids, _),) = best(*search(GARDEN_PATH, max_lengths=(50,), calls=calls))
     assert ids == [B, EOS]
-    assert calls == [0, 1]  # after two steps 0.36 is finished, and 0.18 the best alive
+    assert calls == [0, 1]  # after two steps 0.36 is finished, and the best alive has 0.18
 
 
 def test_search_goes_on_while_a_longer_hypothesis_can_win():
@@ -168,7 +171,7 @@ def test_ended_hypotheses_take_no_place_in_the_beam():
 
 
 def test_least_and_most_lengths_hold_for_each_row():
-    # EOS is likely, so that each row ends as soon as it may, with alpha 0.
+    # EOS is likely and alpha is 0, so each row ends as soon as its limits allow.
     table = np.array([[0, 0.8, 0.15, 0.05]] * 4)
     rows = best(*search(table, max_lengths=[5, 5, 2], least=[1, 4, 2], beam_size=2))
     assert [ids for ids, _ in rows] == [[EOS], [A, A, A, EOS], [A, EOS]]
@@ -177,7 +180,7 @@ def test_least_and_most_lengths_hold_for_each_row():
 
 
 def test_n_best_search_goes_on_until_the_last_wanted_one_is_sure():
-    # EOS is sure to be the best after one step; the second best comes after three.
+    # EOS alone is certain to be the best after one step; the second best ends after three.
     table = np.array([[0, 0.7, 0.3, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]])
     ids, scores = search(table, [50], n_best=2)
     assert array(ids)[0, :, :3].tolist() == [[EOS, PAD, PAD], [A, B, EOS]]
@@ -194,7 +197,10 @@ def test_best_search_does_not_wait_for_the_second():
 
 
 def exhaustive(logits, max_length, alpha):
-    """[(score, ids)] of all sequences of at most `max_length`, best first; logits {prefix: [v]}."""
+    """Return [(score, ids)] of all sequences of at most `max_length` tokens, best first.
+
+    `logits` is {prefix: [v]}.
+    """
 
     def log_prob(ids):
         return sum(
@@ -213,9 +219,9 @@ def exhaustive(logits, max_length, alpha):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
 def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
-    """120 random tables over whole prefixes, which the step finds in its cache by the slots.
+    """120 random tables map whole prefixes to logits; the step finds prefixes in its cache by slot.
 
-    A prefix is numbered in base 4 behind a leading 1. With two tokens besides EOS and a length of
+    A prefix is numbered in base 4 after a leading 1. With two tokens besides EOS and a length of
     at most 4 there are 1 + 2 + 4 + 8 sentences.
     """
     rng = np.random.default_rng(7)
@@ -224,7 +230,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
     beam_size = 15
 
     def step(tokens, slots, position, cache):
-        """The cache [b, t, m] keeps the token of each slot, moved by nobody."""
+        """Look up the logits; the cache [b, t, m] keeps the token of each slot, never reordered."""
         at = keras.ops.arange(4)[:, None] == position
         cache = keras.ops.where(at, tokens[:, None, :], cache)
         kept = keras.ops.transpose(cache, (0, 2, 1))  # [b, m, t]
@@ -250,7 +256,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
         logits = {prefix: tables[row, number(prefix)].astype("float64") for prefix in prefixes}
         expected = exhaustive(logits, max_lengths[row], alpha)
         count = len(expected)
-        # Two sentences of one row differ by 3e-7: float32 may have them the other way round.
+        # Two sentences of one row differ by 3e-7, so float32 may swap them.
         score_of = {ids: score for score, ids in expected}
         sentences = [tuple(ids[ids != PAD].tolist()) for ids in found[:count]]
         assert set(sentences) == score_of.keys()

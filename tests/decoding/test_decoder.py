@@ -31,7 +31,7 @@ def decode_with(model, source, n_best=1, forced_length=None, **config):
 
 
 def hypotheses(ids, scores):
-    """[[(ids up to EOS, score) of each hypothesis] of each row]; behind EOS all must be PAD."""
+    """Return [[(ids up to EOS, score) of each hypothesis] of each row]; PAD must follow EOS."""
     rows = []
     for row, row_scores in zip(array(ids), array(scores), strict=True):
         rows.append([])
@@ -56,7 +56,7 @@ def log_softmax(x):
 
 
 def plain_search(model, source, beam_size, alpha, least, most):
-    """[(score, ids)], best first, by the words of the paper: no cache, no arrays, no early stop."""
+    """Search as in the paper, with no cache, arrays or early stop: [(score, ids)], best first."""
     alive, finished = [((), 0.0)], []
     for length in range(1, most + 1):
         targets = np.zeros((len(alive), most + 1), "int32")
@@ -76,7 +76,7 @@ def plain_search(model, source, beam_size, alpha, least, most):
 
 @pytest.fixture(scope="module")
 def trained(build):
-    """A model that has learnt to copy some, with every third token of the target at random."""
+    """Return a model that has partly learnt to copy; a third of its targets' tokens were random."""
     tf = pytest.importorskip("tensorflow")
     from t2t_repro.training.loss import cross_entropy
 
@@ -108,7 +108,7 @@ def trained(build):
 
 
 def random_sources(rng, count):
-    """[count, 9], of 1 to 8 pieces and EOS."""
+    """Return random sources of 1 to 8 pieces and EOS: int32 [count, 9]."""
     source = rng.integers(2, 20, (count, 9)).astype("int32")
     length = rng.integers(1, 9, count)[:, None]
     position = np.arange(9)[None]
@@ -136,7 +136,7 @@ def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(
 
 @only_tensorflow
 def test_no_hypothesis_depends_on_neighbours_padding_or_place(trained):
-    """Twenty sentences at once, and each by itself and in a wider batch; also in a graph."""
+    """Twenty sentences are decoded together, each alone, and in a wider batch; also in a graph."""
     import tensorflow as tf
 
     source = random_sources(np.random.default_rng(7), 20)
@@ -234,18 +234,18 @@ def test_more_hypotheses_than_the_beam_are_refused(model, n_best):
 def test_padding_and_unused_rows_are_never_produced(build):
     model = build()
     matrix = array(model.embedding.matrix).copy()
-    matrix[[0, 20, 21, 22]] *= 10  # great logits, of either sign
+    matrix[[0, 20, 21, 22]] *= 10  # large logits of either sign
     model.embedding.matrix.assign(matrix)
     logits = array(model(SOURCE, SOURCE))
-    assert np.isin(logits.argmax(-1), [0, 20, 21, 22]).any()  # so the model would like to
+    assert np.isin(logits.argmax(-1), [0, 20, 21, 22]).any()  # the model prefers them
     for row in hypotheses(*decode_with(model, SOURCE, n_best=3)):
         assert all(set(ids) <= set(range(1, 20)) for ids, _ in row)
 
 
 def test_of_equal_sentences_always_the_same_comes_first(build):
-    """Tokens 4 and 5, 6 and 7, ... have the same vectors: all sentences but [EOS] come in pairs.
+    """Tokens 4 and 5, 6 and 7, ... have the same vectors, so all sentences but [EOS] have equals.
 
-    Their logits still differ in the last bit, with their place in the product's columns.
+    Their logits still differ in the last bit, depending on their column in the product.
     """
     model = build()
     matrix = array(model.embedding.matrix).copy()

@@ -8,7 +8,7 @@ from t2t_repro.distributed.data_sheets import sustained
 @pytest.mark.parametrize(
     ("device", "float32", "bfloat16"),
     [
-        ("Tesla K80", 2.8, 2.8),  # the paper's four: footnote 5
+        ("Tesla K80", 2.8, 2.8),  # the four GPUs of the paper's footnote 5
         ("Tesla K40m", 3.7, 3.7),
         ("Tesla M40 24GB", 6.0, 6.0),
         ("Tesla P100-PCIE-16GB", 9.5, 9.5),

@@ -53,7 +53,7 @@ def tsv(tmp_path_factory):
 
 
 def cluster_of(count):
-    """Return TF_CONFIG's jobs with free ports of this machine."""
+    """Return TF_CONFIG's jobs, with addresses at free ports of this machine."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -232,7 +232,7 @@ class Listener:
 
 @pytest.mark.slow
 def test_who_is_not_the_chief_writes_nothing(runs, tmp_path, monkeypatch, capfd):
-    """Nor does it write files that the chief writes too, which the list of names would not show."""
+    """It also leaves the chief's files unchanged, which a list of file names would not show."""
     workdir = Path(shutil.copytree(runs[1][0], tmp_path / "run"))
     before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
     for module in (experiment, loop, dev_scores):
@@ -279,7 +279,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Return what a chief and two workers, named as Kubernetes' operator does, found, by index."""
+    """Return what a chief and two workers found, by index; TF_CONFIG is as Kubernetes writes it."""
     first, *others = cluster_of(3)["worker"]
     cluster = {"worker": others, "chief": [first]}
     job = Job(tmp_path_factory.mktemp("probe"), cluster, "-c", PROBE)

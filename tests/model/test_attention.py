@@ -18,7 +18,7 @@ array = keras.ops.convert_to_numpy
 
 
 def heads(rows):
-    """[n, d] -> float32 [1, 1, n, d], one sentence and one head."""
+    """Return rows [n, d] as float32 [1, 1, n, d], with one sentence and one head."""
     return np.array(rows, "float32")[None, None]
 
 
@@ -76,7 +76,7 @@ def softmax(x):
 
 
 def multi_head(layer, x, memory, mask):
-    """Section 3.2.2 as printed, head after head, in float64; x [q, d], memory [k, d]."""
+    """Compute section 3.2.2 as printed, head by head, in float64; x [q, d], memory [k, d]."""
     x, memory = x.astype("float64"), memory.astype("float64")
 
     def project(x, dense, head, width):
@@ -125,8 +125,8 @@ def test_queries_keys_and_values_start_as_parts_of_one_glorot_matrix():
     assert joined.shape == whole.shape
     assert joined.std() == pytest.approx(whole.std(), rel=0.02)
     assert abs(joined).max() == pytest.approx(abs(whole).max(), rel=0.001)
-    assert abs(np.corrcoef(drawn[0].ravel(), drawn[1].ravel())[0, 1]) < 0.05  # not the same numbers
-    output = array(layer.output_projection.kernel)  # by itself
+    assert abs(np.corrcoef(drawn[0].ravel(), drawn[1].ravel())[0, 1]) < 0.05  # independent draws
+    output = array(layer.output_projection.kernel)  # drawn separately
     assert output.var() == pytest.approx(2 / (128 + 4 * 48), rel=0.05)
 
 
@@ -145,7 +145,7 @@ def test_dropped_attention_weights_scale_up_the_rest():
     x = np.repeat(np.eye(4)[:1], 8, axis=0)[None].astype("float32")  # eight times the same vector
     mask = np.ones((1, 1, 8, 8), bool)
     np.testing.assert_allclose(array(layer(x, mask)), x, atol=1e-6)
-    # Of eight weights of 1/8 each query keeps k and doubles them.
+    # Each query keeps k of eight weights of 1/8, and doubles them.
     kept = array(layer(x, mask, training=True))[0, :, 0] * 4
     np.testing.assert_allclose(kept, np.round(kept), atol=1e-5)
     assert len(set(np.round(kept))) > 1

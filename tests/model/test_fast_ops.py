@@ -27,7 +27,7 @@ def rng():
 
 
 def gradient(function, logits, *arguments):
-    """The gradient of three times the first sum and seven times the second, on either backend."""
+    """Return the gradient of 3 times the first sum plus 7 times the second, on either backend."""
     factors = np.array([3, 7], "float32")
     if keras.backend.backend() == "jax":
         import jax
@@ -55,7 +55,7 @@ def test_cross_entropy_and_its_gradient_are_those_of_the_plain_formula(rng):
 
 
 def test_top_k_by_blocks_is_top_k(rng):
-    """About three of each value, so that there are ties within and between blocks."""
+    """Each value occurs about three times, so that there are ties within and between blocks."""
     x = rng.integers(0, 900, (2, 30, 40 * BLOCK)).astype("float32")
     for size in (x.shape[-1], BLOCK * 3, BLOCK * 10 + 1):
         part = x[:, :, :size]
@@ -78,7 +78,7 @@ def test_top_log_probs_are_those_of_a_log_softmax(rng, size):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [5, 8])
 def test_output_map_is_that_of_the_plain_formula(rng, dtype, size):
-    """With fewer rows than the matrix, and with more."""
+    """The bias has fewer rows than the matrix, or more."""
     matrix = keras.ops.cast(rng.normal(size=(6, 4)), dtype)
     x = keras.ops.cast(rng.normal(size=(3, 4)), dtype)
     bias = rng.normal(size=size).astype("float32")

@@ -19,7 +19,7 @@ def count(model=MODEL, rows=ROWS, shape=SHAPE):
 
 
 def test_weights_are_those_of_the_papers_matrices():
-    """Base, by hand: 4 projections of 512 x 512 and 2 of 512 x 2048 a layer, and so on (3.1)."""
+    """Base, by hand: 4 projections of 512 x 512 and 2 of 512 x 2048 per layer, and so on (3.1)."""
     attention, feed_forward = 4 * 512**2, 2 * 512 * 2048
     weights = flops.matrix_weights(Model(), 40960)
     assert weights.source == 6 * (attention + feed_forward + attention / 2)
@@ -57,7 +57,7 @@ def test_count_is_that_of_the_products_in_the_real_graph(build, shape):
 
 
 def products(function, specs):
-    """FLOPs of all products of matrices in the graph, from the shapes it knows."""
+    """Return the FLOPs of all matrix products in the function's graph, from their static shapes."""
     total = 0
     for operation in function.get_concrete_function(*specs).graph.get_operations():
         if operation.type not in ("MatMul", "BatchMatMulV2", "BatchMatMulV3"):

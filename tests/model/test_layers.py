@@ -64,7 +64,7 @@ def test_add_norm_normalises_the_sum(rng):
     layer = AddNorm(dropout=0.1)
     layer.build((None, None, 6))
     assign_random(layer, rng)
-    # Small numbers, so that LayerNorm's epsilon of 1e-6 counts.
+    # Small numbers, so that LayerNorm's epsilon of 1e-6 matters.
     x, y = rng.normal(0, 1e-3, size=(2, 2, 3, 6)).astype("float32")
     total = (x + y).astype("float64")
     deviation = np.sqrt(total.var(-1, keepdims=True) + 1e-6)

@@ -1,4 +1,4 @@
-"""Table 1's layers: what each position may depend on, and that padding is none of it."""
+"""Table 1's layers: on which positions each output depends, and that none depends on padding."""
 
 import functools
 
@@ -30,7 +30,7 @@ ALL = {
 
 
 def built(layer, seed=0):
-    """The layer, with random weights of a scale that makes softmax and gates differ from even."""
+    """Return the layer with random weights, large enough that softmax and gates are not uniform."""
     layer.build((None, None, D))
     rng = np.random.default_rng(seed)
     for variable in layer.trainable_variables:
@@ -63,7 +63,7 @@ def test_padding_changes_nothing(make):
 
 
 def reached(layer, n, position):
-    """Which outputs change with the input at one position."""
+    """Return which outputs change with the input at one position."""
     x, mask = vectors(1, n), np.ones((1, 1, 1, n), bool)
     changed = x.copy()
     changed[0, position] += 1.0
@@ -83,7 +83,7 @@ def test_what_one_position_reaches():
 
 def test_an_even_neighbourhood_has_one_more_position_before():
     layer = built(RestrictedSelfAttention(4, **ATTENTION))
-    # Seen from the input: the outputs 19 ... 22 have 20 among i - 2 ... i + 1.
+    # Output i sees i - 2 ... i + 1, so input 20 reaches the outputs 19 ... 22.
     assert reached(layer, 45, 20) == [19, 20, 21, 22]
 
 
@@ -91,7 +91,7 @@ def test_an_even_neighbourhood_has_one_more_position_before():
 
 
 def twins(r):
-    """Restricted and full attention with the same weights."""
+    """Return restricted and full attention with the same weights."""
     restricted = built(RestrictedSelfAttention(r, **ATTENTION))
     full = built(MultiHeadAttention(**ATTENTION))
     full.set_weights(restricted.get_weights())
@@ -99,7 +99,7 @@ def twins(r):
 
 
 def band(n, r):
-    """Section 4 as printed, position for position: bool [n, n]."""
+    """Return the neighbourhoods of section 4 as printed, position by position: bool [n, n]."""
     return np.array([[0 <= j - i + r // 2 < r for j in range(n)] for i in range(n)])
 
 

@@ -16,7 +16,7 @@ array = keras.ops.convert_to_numpy
 SOURCE = np.array([[8, 3, 1, 0, 0], [5, 9, 17, 4, 1]], "int32")
 TARGET = np.array([[6, 11, 1, 0], [7, 22, 12, 1]], "int32")
 
-# Loops of TensorFlow's graphs alone let the shape of a cache grow.
+# Only loops in TensorFlow's graphs allow a cache to grow.
 GROWS = pytest.param(
     True,
     marks=pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's cache"),
@@ -76,17 +76,17 @@ def test_writing_the_shared_matrix_changes_source_target_and_logits(build):
     model = build()
     before = array(model(SOURCE, TARGET))
     matrix = array(model.embedding.matrix).copy()
-    matrix[[8, 7, 2]] += 1.0  # 8 is read by the first source, 7 by the second target, 2 by none
+    matrix[[8, 7, 2]] += 1.0  # 8 is in the first source, 7 in the second target, 2 in neither
     model.embedding.matrix.assign(matrix)
     difference = np.abs(array(model(SOURCE, TARGET)) - before)
-    assert np.all(difference[0, :, 3] > 1e-4)  # through the source, of row 3, which is as it was
+    assert np.all(difference[0, :, 3] > 1e-4)  # through the source; row 3 is unchanged
     assert difference[1, 0, 3] < 1e-6  # before the 7 of the target
     assert np.all(difference[1, 1:, 3] > 1e-4)  # through the target
     assert difference[1, 0, 2] > 1e-4  # through the map to logits
 
 
 def start(model, source, beam_size, room, grows):
-    """A function (tokens [b, m], ancestors [b, m, t], position) -> logits [b, m, v]."""
+    """Return a function (tokens [b, m], ancestors [b, m, t], position) -> logits [b, m, v]."""
     mask = padding_mask(source)
     memory = model.memory(model.encode(source, mask))
     state = {"cache": model.empty_cache(len(source), 0 if grows else room * beam_size)}
@@ -120,7 +120,7 @@ def test_cached_steps_equal_teacher_forcing(build, changes, grows):
 
 @pytest.mark.parametrize("grows", [GROWS, False])
 def test_cached_steps_equal_teacher_forcing_when_hypotheses_change_places(model, grows):
-    """Two sentences, a beam of three; after two steps hypotheses are swapped, doubled, dropped."""
+    """Two sentences, a beam of three; hypotheses are swapped, copied or dropped after two steps."""
     rng = np.random.default_rng(0)
     prefix, rest = rng.integers(2, 23, (2, 3, 2)), rng.integers(2, 23, (2, 3, 2))
     parent = np.array([[2, 0, 0], [1, 1, 2]])

@@ -52,7 +52,7 @@ def figure(model, vocabulary, pair):
 
 
 class Scripts(HTMLParser):
-    """The script elements of a page: (attributes, content)."""
+    """A parser that collects the script elements of a page: (attributes, content)."""
 
     def __init__(self, page):
         super().__init__()
@@ -82,12 +82,12 @@ def texts(pieces):
 
 
 def test_pieces_spell_the_sentence(figure):
-    """With a space before each word; a character without a piece is spelt in bytes."""
+    """A space comes before each word; a character without a piece is spelt in bytes."""
     spelt = {
         name: "".join(" " * piece.begins_word + piece.text for piece in kind.queries)
         for name, kind in figure.kinds.items()
     }
-    for name in ("cross", "decoder"):  # the mark of a word's start can be a piece by itself
+    for name in ("cross", "decoder"):  # the mark of a word's start can be a piece of its own
         spelt[name] = spelt[name].replace("\u2581", "")
     assert spelt["cross"] == " Das Haus ist alt. <EOS>"
     assert spelt["decoder"] == " <start> Das Haus ist alt."
@@ -329,7 +329,7 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     accumulator.Reload()
     events = accumulator.Tensors("dev/attention")
     assert [event.step for event in events] == [7, 8]
-    # Of the first pair that is short enough, and of the cross-attention.
+    # The picture shows the cross-attention of the first pair that is short enough.
     pair = run.vocabulary.encode(list(short.values()))
     figure = attention_figure(run.model, run.vocabulary, *pair)
     expected = tf.io.decode_png(picture(figure, figure.view("cross"), dpi=90))

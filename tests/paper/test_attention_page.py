@@ -1,6 +1,6 @@
 """The attention page in a real Chromium: mouse, keyboard, dark mode, no requests to outside.
 
-Skipped where none is installed; Debian has it as `chromium`.
+These tests are skipped if Chromium is not installed; Debian's package is `chromium`.
 """
 
 import io
@@ -200,7 +200,7 @@ def luminance(colour):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_readable(page, scheme):
-    """All text has a contrast of at least 7 or 5.5 (WCAG asks for 4.5)."""
+    """All text has a contrast of at least 7 or 5.5; WCAG requires 4.5."""
     page.scheme(scheme)
     style = "getComputedStyle(document.querySelector('{}')).{}"
     background = luminance(page(style.format("body", "backgroundColor")))

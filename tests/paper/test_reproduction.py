@@ -1,4 +1,4 @@
-"""docs/reproduction.md names code and tests that are there."""
+"""docs/reproduction.md names code and tests that exist."""
 
 import re
 

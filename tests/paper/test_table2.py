@@ -1,4 +1,4 @@
-"""Table 2 with a row for a run."""
+"""The listing of Table 2 with a row for a run."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Table 4 with a row for a run."""
+"""The listing of Table 4 with a row for a run."""
 
 import sys
 
@@ -19,7 +19,7 @@ def listing(problem="wsj_parsing", scores=SCORES, **changes):
 
 
 def row(line):
-    """Return (parser, training, F1), cells that two or more spaces separate."""
+    """Return a line's cells, separated by two or more spaces: (parser, training, F1)."""
     return tuple(cell.strip() for cell in line.split("  ") if cell)
 
 

@@ -58,7 +58,7 @@ def test_few_pairs_are_one_batch():
 
 
 def test_rows_are_spread_evenly():
-    """1,000 pairs, at most 300 per batch, make four batches of 250, not three of 300 and a rest."""
+    """1,000 pairs, at most 300 per batch, fill four batches of 250, not three of 300 and a rest."""
     ten = np.full(1000, 10)
     assert choose_buckets(ten, ten, 3000, 64).rows.tolist() == [250]
 

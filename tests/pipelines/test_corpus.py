@@ -187,7 +187,7 @@ def test_run_resumes_in_a_shared_directory_of_another_vocabulary(tmp_path, text)
 
 
 def test_text_in_another_order_is_prepared_anew(tmp_path, text):
-    """Its vocabulary is the same."""
+    """The vocabulary of the reordered text is the same."""
     first = corpus(tmp_path / "run", text)
     first.train()
     for flag in ("source_files", "target_files"):

@@ -377,7 +377,7 @@ def test_shards_of_fewer_pairs_than_the_manifest_says(tmp_path, vocabulary):
 
 
 def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
-    """A shard with a summary counts as complete."""
+    """The summary comes last because a shard that has one counts as complete."""
     order = []
     write = storage.write
     monkeypatch.setattr(storage, "write", lambda d, n, c: (order.append(n), write(d, n, c)))
@@ -389,7 +389,7 @@ def test_summary_is_written_last(tmp_path, vocabulary, monkeypatch):
 
 
 def test_old_summary_does_not_cover_new_files(tmp_path, vocabulary, monkeypatch):
-    """A kill may come after the files and before the summary of a shard that replaces another."""
+    """A kill may come after a replacement shard's files are written and before its summary is."""
     made(PAIRS, vocabulary, 99, tmp_path)
     write = storage.write
 

@@ -163,7 +163,7 @@ def test_the_most_frequent_words_are_learnt_from(monkeypatch, limits, kept):
 
 
 def test_the_table_is_cut_while_it_is_read(monkeypatch):
-    """Of three words one is kept, so "c" never overtakes "a"."""
+    """Only one of three words is kept, so "c" never overtakes "a"."""
     text = ["a a", "b c", "d e", "c c"]
     assert has(Vocabulary.learn(text, 3 + 256 + 6), "a", "c") == [True, True]
     monkeypatch.setattr(word_counts, "_COUNTED_AT_ONCE", 1)
@@ -184,7 +184,7 @@ def test_what_stops_the_reading_or_the_handing_over_passes_through(monkeypatch, 
     with pytest.raises(error):
         Vocabulary.learn(map(stopped, text), SIZE)
     monkeypatch.setattr(vocabulary_module, "_fold", stopped)
-    for words in (text, text[::-1]):  # handed over in one order and in the other
+    for words in (text, text[::-1]):  # in one order, then in the reverse
         with pytest.raises(error):
             Vocabulary.learn(words, SIZE)
 

@@ -92,7 +92,7 @@ def test_bleu_arithmetic_by_counting():
 
 
 def test_short_hypotheses_pay_the_brevity_penalty_over_the_corpus():
-    # All n-grams match; 4 + 5 tokens against 8 + 5. Averaging sentences would give another number.
+    # All n-grams match; 4 + 5 tokens against 8 + 5. The mean over sentences would be different.
     hypotheses = ["we saw the house", "it was not far away"]
     references = ["we saw the house of my old aunt", "it was not far away"]
     assert paper_bleu(hypotheses, references, "en") == pytest.approx(100 * math.exp(1 - 13 / 9))
@@ -226,7 +226,7 @@ def test_real_news_against_itself_is_perfect_and_the_order_of_lines_is_no_matter
 
 
 def test_next_line_character_inside_a_line_is_a_space():
-    # The news tests of 2009 hold U+0085 inside lines.
+    # The news tests of 2009 contain U+0085 inside lines.
     assert paper_bleu(["eins zwei\u0085drei vier"], ["eins zwei drei vier"], "de") == pytest.approx(
         100
     )
@@ -269,7 +269,7 @@ def test_confidence_interval_is_that_of_resampled_lines():
     draw = np.random.default_rng(0)
     words = [f"w{index}" for index in range(30)]
     references = [" ".join(draw.choice(words, 12)) for _ in range(60)]
-    # Every third line is right, the others in their first half.
+    # Every third line is right; the others are right in their first half.
     hypotheses = [
         line if index % 3 == 0 else line[: len(line) // 2] + " x y z u v"
         for index, line in enumerate(references)

@@ -78,7 +78,7 @@ def test_every_column_of_every_sentence(sample):
     ):
         assert (row.length, row.status) == (int(length), int(status))
         if row.status != Status.VALID:
-            # The README of the sample: the program prints 0 words, which the report misprints.
+            # By the sample's README the program prints 0 words; the report has a misprint there.
             assert set(numbers[:4] + numbers[5:]) == {"0"}
             continue
         of_row = row.matched, row.gold, row.test, row.crossing, row.words, row.tags
@@ -116,7 +116,7 @@ def test_both_summaries(sample):
                 assert f"{ours[names[theirs]]:.2f}" == f"{float(value):.2f}", theirs
 
 
-# Each rule on trees written for it.
+# Each rule is tested on trees written for it.
 
 GOLD = "(TOP (S (NP-SBJ (DT The) (NN cat)) (VP (VBZ wakes) (PRT (RP up)) (ADVP (RB now))) (. .)))"
 
@@ -218,7 +218,7 @@ def test_a_reference_that_is_no_tree_is_refused():
 
 
 def perturbed(tree, rng):
-    """Lose, relabel, double or move some brackets of a tree, and change some tags."""
+    """Drop, relabel, repeat or move some brackets of a tree, and change some tags."""
     changed = []
     for bracket in tree.brackets:
         if rng.random() < 0.9:

@@ -34,7 +34,7 @@ def vocabulary(tiny_run):
 
 
 def tokens(vocabulary, lines):
-    """Pieces as CTranslate2 wants them, without EOS."""
+    """Return the pieces of lines as CTranslate2 expects them, without EOS."""
     return [[vocabulary.pieces[i] for i in ids[:-1]] for ids in vocabulary.encode(lines)]
 
 
@@ -44,7 +44,7 @@ def padded(rows):
 
 
 def our_log_probs(model, vocabulary, sources, targets):
-    """Log-probabilities of every target token, EOS included, among the producible pieces."""
+    """Return the log-probability of every target token, EOS included, over producible pieces."""
     sources, targets = vocabulary.encode(sources), vocabulary.encode(targets)
     logits = np.asarray(model(padded(sources), padded(targets)), np.float64)[
         :, :, : vocabulary.size
@@ -69,7 +69,7 @@ def their_log_probs(directory, vocabulary, sources, targets, **options):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},  # d_k < d_v, and neither is d_model / h
+        {},  # d_k < d_v, and neither equals d_model / h
         {"d_k": 7, "d_v": 5},
         {"d_k": 4, "d_v": 4},
         {"learned_positions": 6},  # fewer than the sentences need: the last row repeats
@@ -78,7 +78,7 @@ def their_log_probs(directory, vocabulary, sources, targets, **options):
     ids=str,
 )
 def test_every_token_has_the_same_probability(build, vocabulary, pairs, tmp_path, changes):
-    """The first too, which comes from the zero vector."""
+    """This includes the first token, which is predicted from the zero vector."""
     model = build(embedding_rows=510, **changes)
     ctranslate2_export.write_model(model, vocabulary, Decode(), tmp_path, "float32")
     texts = [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
@@ -93,7 +93,7 @@ def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_pa
     model = build(d_model=96, d_ff=384, num_layers=1, embedding_rows=510)
     for weights in ("float32", "int8"):
         (directory := tmp_path / weights).mkdir()
-        # Few positions, whose table stays in float32.
+        # Few positions are exported, because their table stays in float32.
         spec = ctranslate2_export.transformer_spec(model, vocabulary, Decode())
         table = spec.encoder.position_encodings.encodings.nbytes
         ctranslate2_export.write_model(model, vocabulary, Decode(), directory, weights)
@@ -102,7 +102,7 @@ def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_pa
     ours = our_log_probs(model, vocabulary, *texts)
     theirs = their_log_probs(tmp_path / "int8", vocabulary, *texts, compute_type="int8")
     errors = np.abs(np.concatenate(theirs) - np.concatenate(ours))
-    assert 1e-4 < np.median(errors) < 0.3  # it is another type, and the same model
+    assert 1e-4 < np.median(errors) < 0.3  # another type, but the same model
 
 
 def test_what_may_not_be_produced_never_is(build, vocabulary, tmp_path):
@@ -150,16 +150,16 @@ def test_the_directory_is_all_it_takes(exported, tiny_run):
     assert pieces == vocabulary.pieces
     assert pieces[EOS] == "</s>"
     config = json.loads((exported / "config.json").read_text(encoding="utf-8"))
-    assert config["layer_norm_epsilon"] == 1e-6  # too small a thing for a difference to be seen
+    assert config["layer_norm_epsilon"] == 1e-6  # too small to affect any result here
     settings = json.loads((exported / "settings.json").read_text(encoding="utf-8"))
     assert (settings["format"], settings["weights"]) == ("ctranslate2", "float32")
     assert (settings["training_step"], settings["decode"]["max_extra_length"]) == (500, 20)
 
 
 def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
-    """But for where EOS is never among the likeliest four continuations; this model is a poor one.
+    """The exception is outputs in which EOS is never among the four likeliest continuations.
 
-    With the demo's model all of 1,000 sentences are translated alike.
+    They occur because this model is poor; the demo's model translates all of 1,000 sentences alike.
     """
     from t2t_repro import experiment
     from t2t_repro.decoding.translator import translate_lines
@@ -167,7 +167,7 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     lines = [pair["source"] for pair in islice(toy_ende.examples("dev"), 200)]
     run = experiment.restore(
         Workdir(tiny_run), {"max_extra_length": 200}
-    )  # as good as none, as theirs
+    )  # practically unlimited, like theirs
     ours = list(translate_lines(run.translator(), lines))
 
     (code,) = re.findall(
@@ -181,13 +181,13 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     same = [
         their == our.translation
         for their, our in zip(theirs, ours, strict=True)
-        if our.translation  # EOS alone, which they look at only if it is among those four
+        if our.translation  # "" is EOS alone, which they find only if EOS is among those four
     ]
     assert len(same) > 100
     assert np.mean(same) >= 0.95
     assert len(set(theirs)) > 100
 
-    # The formula: of the same translation we have the same score.
+    # The page's formula gives our score for the same translation.
     line, our = next(
         (line, our)
         for line, our, their in zip(lines, ours, theirs, strict=True)

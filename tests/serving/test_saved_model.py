@@ -1,4 +1,4 @@
-"""The SavedModel: its signatures, what runs it, and what it is written beside."""
+"""The SavedModel: its signatures, its graph, the processes that load it, and its other files."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ PAGES = "\n".join(
 LINES = [pair["source"] for pair in islice(toy_ende.examples("dev"), 24)]
 
 
-# Short outputs, for the sake of time.
+# Short outputs save time.
 SETTINGS = {"beam_size": 3, "max_source_length": 300, "max_extra_length": 2}
 
 
@@ -42,7 +42,7 @@ def run(tiny_run):
 
 @pytest.fixture(scope="module")
 def exports(run, tmp_path_factory):
-    """Three exports by name."""
+    """Return a directory with three exports: text, ids and bfloat16."""
     directory = tmp_path_factory.mktemp("exports")
     saved_model.save(run, directory / "text" / "1")
     saved_model.save(run, directory / "ids" / "1", ids_only=True)
@@ -62,12 +62,12 @@ def translations(signature, lines):
 
 @pytest.fixture(scope="module")
 def alone(signatures):
-    """The translation of each line by itself."""
+    """Return the translation of each line in a batch of its own."""
     return [translations(signatures["serving_default"], [line])[0] for line in LINES]
 
 
 def graphs(directory):
-    """Every node of a SavedModel, those of its functions included."""
+    """Return every node of a SavedModel, including the nodes of its functions."""
     model = saved_model_pb2.SavedModel.FromString((directory / "saved_model.pb").read_bytes())
     graph = model.meta_graphs[0].graph_def
     return [
@@ -118,7 +118,7 @@ def test_the_best_of_the_beam_is_the_translation(signatures, alone):
 
 
 def test_ids(run, exports, signatures, alone):
-    """Text to ids, through either export, and back to text."""
+    """Text becomes ids, passes through either export, and becomes text again."""
     source = padded(run.vocabulary.encode(LINES))
     for signature in (
         signatures["translate_ids"],
@@ -131,7 +131,7 @@ def test_ids(run, exports, signatures, alone):
         assert outputs["score"].shape == len(LINES)
 
 
-# What is in the graph
+# The graph
 
 
 def test_no_python_and_one_graph(exports):
@@ -170,10 +170,10 @@ def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, export
     np.testing.assert_array_equal(theirs["ids"], ours["ids"])
     np.testing.assert_allclose(theirs["score"], ours["score"], rtol=1e-4)
     exact = tf.saved_model.load(str(exports / "ids" / "1")).signatures["translate_ids"](ids=ids)
-    assert np.abs(exact["score"] - ours["score"]).max() > 1e-3  # else this would prove nothing
+    assert np.abs(exact["score"] - ours["score"]).max() > 1e-3  # or the test would prove nothing
 
 
-# What it is given
+# Inputs
 
 
 def test_odd_text(signatures):
@@ -190,7 +190,7 @@ def test_odd_text(signatures):
 
 
 def test_5000_characters(signatures):
-    """300 pieces of it are read, and the sentence beside it is not disturbed."""
+    """300 pieces of the long line are read, and the other sentence is not affected."""
     outputs = signatures["serving_default"](text=tf.constant(["long " * 1000, LINES[0]]))
     assert outputs["cut"].numpy().tolist() == [True, False]
     alone = signatures["serving_default"](text=tf.constant(LINES[:1]))
@@ -229,7 +229,7 @@ json.dump({"answers": [a.decode() for a in answers], "growth": resident() - warm
 
 @pytest.mark.slow
 def test_a_clean_process_and_2000_calls(exports, alone):
-    """Memory: 2,000 calls after the first 100 take less than 4 MiB more, 2 KiB a call."""
+    """After the first 100 calls, 2,000 more calls use less than 4 MiB of memory, 2 KiB per call."""
     program = clean_process.ALONE + CLEAN
     given = exports / "text" / "1"
     result = json.loads(clean_process.output_of("-c", program, given, stdin=json.dumps(LINES)))
@@ -280,16 +280,16 @@ def test_settings_are_readable_without_tensorflow(run, exports):
         "model": vars(run.config.model),
         "decode": vars(run.config.decode),
     }
-    assert settings["decode"]["beam_size"] == 3  # as exported, not as the run had it
+    assert settings["decode"]["beam_size"] == 3  # the exported value, not the run's
 
 
 def requests(directory):
-    """The warm-up requests, read by the messages that TensorFlow Serving reads them by."""
+    """Return the warm-up requests, parsed with the same messages as in TensorFlow Serving."""
     prediction_log_pb2 = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
     path = directory / "1" / "assets.extra" / "tf_serving_warmup_requests"
     for record in tf.data.TFRecordDataset(str(path)):
         log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
-        assert log.SerializeToString(deterministic=True) == record.numpy()  # nothing unknown
+        assert log.SerializeToString(deterministic=True) == record.numpy()  # no unknown fields
         assert log.WhichOneof("log_type") == "predict_log"
         yield log.predict_log.request
 
@@ -308,7 +308,7 @@ def test_warm_up_requests_are_answered(exports, name):
 
 
 def test_requests_of_the_documentation_fit(signatures):
-    """Row and column format of TensorFlow Serving's REST interface."""
+    """The page has the row and the column format of TensorFlow Serving's REST interface."""
     bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", PAGES)]
     assert len(bodies) == 3
     for body in bodies:
@@ -356,7 +356,7 @@ def test_an_export_without_text_does_not_translate(exports, signature):
     "save", [functools.partial(saved_model.save, ids_only=True), ctranslate2.save]
 )
 def test_a_full_disk_leaves_nothing(run, tmp_path, save):
-    """A limit on the size of files stands in for the full disk."""
+    """A limit on file sizes simulates a full disk."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))

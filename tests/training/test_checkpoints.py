@@ -1,4 +1,4 @@
-"""Saving, restoring, averaging, and what damage is answered with."""
+"""Saving, restoring and averaging checkpoints, and the errors for damaged ones."""
 
 import os
 import shutil
@@ -19,13 +19,13 @@ def model(build):
 
 
 def fill(model, value):
-    """Every weight, and so that a swap of two weights shows, a share of the weight's own."""
+    """Set every weight to a multiple of `value` of its own, so that a swap of two weights shows."""
     for index, variable in enumerate(model.trainable_variables):
         variable.assign(np.full(variable.shape, value * (1 + index), np.float32))
 
 
 def held(model):
-    """The value that `fill` gave."""
+    """Return the value that `fill` was called with."""
     values = {
         float(value) / (1 + index)
         for index, variable in enumerate(model.trainable_variables)
@@ -45,7 +45,7 @@ def checkpoints_of(model, directory, keep=20, position=None):
 
 @pytest.fixture
 def saved(model, tmp_path):
-    """Checkpoints of the steps 10, 20, 30 and 40 with the weights 1, 2, 4 and 8."""
+    """Return a directory of checkpoints of steps 10, 20, 30 and 40 with weights 1, 2, 4 and 8."""
     checkpoints = checkpoints_of(model, tmp_path / "run")
     for step, value in ((10, 1), (20, 2), (30, 4), (40, 8)):
         fill(model, value)

@@ -1,4 +1,4 @@
-"""TensorFlow's kernel does what Keras's Adam does."""
+"""TensorFlow's kernel makes the same updates as Keras's Adam."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from t2t_repro.training.optimizer import make_optimizer
 
 
 def trained(adam: type[keras.optimizers.Adam]) -> list[np.ndarray]:
-    """Two weights and their moments after three updates with the same gradients."""
+    """Return two weights and their moments after three updates with the same gradients."""
     random = np.random.default_rng(0)
     weights = [
         keras.Variable(random.normal(size=shape).astype("float32")) for shape in ((3, 4), (5,))

@@ -31,7 +31,7 @@ from t2t_repro.training.loop import Loop, Stopped, _stop_signals
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
 
-# What a shell has; importing Keras sets this variable.
+# The environment of a shell; importing Keras sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
 STOPPED = "stopped; the state is saved, the same command resumes from it"
 
@@ -52,7 +52,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """60 pairs; at 400 tokens a batch they are a few batches."""
+    """Return a split of 60 pairs, which at 400 tokens per batch fill a few batches."""
     pairs = list(islice(toy_ende.examples("train"), 60))
     vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 400)
     directory = tmp_path_factory.mktemp("data") / "train"
@@ -77,18 +77,18 @@ class Run:
     weights: list
     reports: list  # (step, values)
     validated: list  # steps
-    seconds: float = 0.0  # of training, over all starts
+    seconds: float = 0.0  # training time over all starts
 
     def report(self, step, values):
-        if "loss" in values:  # not those of checkpoints
+        if "loss" in values:  # skips the reports about checkpoints
             self.reports.append((step, values))
 
 
 def train(data, directory, seed=1, stop_at=None, **changes):
-    """Runs a Loop over a fresh model; SIGINT arrives in step `stop_at`.
+    """Run a Loop on a new model and return its record; SIGINT arrives in step `stop_at`.
 
-    `seed` is of the weights and of dropout only, the order of the data is the configuration's: a
-    resumed run gets another one, so that all of its state can only be from the checkpoint.
+    `seed` determines only the weights and dropout; the configuration determines the order of the
+    data. A resumed run gets another seed, so that its state can only come from the checkpoint.
     """
     config = config_with(**changes)
     run = Run([], [], [], [])
@@ -125,7 +125,7 @@ def saved_steps(directory):
 
 @pytest.fixture(scope="module")
 def epoch(data):
-    """Batches of an epoch."""
+    """Return the number of batches in an epoch."""
     batching = batches_of(data)
     plans = [batching.plan(epoch) for epoch in range(3)]
     assert len({len(plan) for plan in plans}) == 1
@@ -162,7 +162,7 @@ def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
 
 
 def test_dropout_is_on_in_these_runs(data, uninterrupted, tmp_path):
-    """Else the test above would not notice that its state was lost."""
+    """Otherwise the test above would not notice if the state of dropout were lost."""
     steps = len(uninterrupted.batches)
     without = train(data, tmp_path, train_steps=steps, dropout=0.0)
     assert np.abs(without.weights[0] - uninterrupted.weights[0]).max() > 1e-4
@@ -176,7 +176,7 @@ def test_every_pair_is_seen_once_an_epoch(data, epoch, uninterrupted):
         assert seen == sorted([piece for piece in row if piece] for row in sources.tolist())
 
 
-# 1e-9: the first dev scores have taken more than that, however little they do here.
+# The first dev scores take more than a share of 1e-9, however little they do here.
 @pytest.mark.parametrize(("share", "scored"), [(1.0, [3, 6, 7]), (1e-9, [3, 7]), (0.0, [7])])
 def test_checkpoints_by_steps_are_validated_while_there_is_time(data, tmp_path, share, scored):
     run = train(data, tmp_path, train_steps=7, checkpoint_steps=3, eval_share=share)
@@ -250,7 +250,7 @@ def test_second_signal_ends_at_once_and_the_handlers_come_back():
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-# The command, in a process of its own
+# The command in a process of its own
 
 
 class Child:
@@ -274,7 +274,7 @@ class Child:
             time.sleep(0.05)
 
     def end(self, number=None):
-        """Its exit status, after the signal."""
+        """Send the signal, if one is given, and return the exit status."""
         if number is not None:
             self.process.send_signal(number)
         try:
@@ -285,7 +285,7 @@ class Child:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The work directory of a run of 3 steps."""
+    """Return the work directory of a run of 3 steps."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
     experiment.make_loop(experiment.build(config, Workdir(workdir), default_strategy())).run()
@@ -299,7 +299,7 @@ def workdir(finished, tmp_path):
 
 @pytest.mark.slow
 def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
-    """SIGINT, then SIGTERM in the resumed run."""
+    """The run gets SIGINT, and after it resumes SIGTERM."""
     steps = saved_steps(workdir / "checkpoints")
     for number in (signal.SIGINT, signal.SIGTERM):
         child = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--checkpoint_steps=0")
@@ -327,7 +327,7 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
 
 @pytest.fixture(scope="module")
 def events(finished):
-    """{tag: [(step, value), ...]} from the event files."""
+    """Return {tag: [(step, value), ...]} from the event files."""
     accumulator = EventAccumulator(str(finished))
     accumulator.Reload()
     return {

@@ -1,4 +1,4 @@
-"""Numbers from the formulas of section 5.4."""
+"""The loss against numbers from the formulas of section 5.4."""
 
 import keras
 import numpy as np
@@ -59,7 +59,7 @@ def test_large_logits_do_not_overflow():
 )
 @pytest.mark.parametrize("which", [0, 1])
 def test_gradients_are_those_of_the_formula(which):
-    """Both sums, against what TensorFlow finds for one-hot targets and its own log-softmax."""
+    """Both sums are compared with TensorFlow's gradients for one-hot targets and log-softmax."""
     import tensorflow as tf
 
     logits = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 5)), tf.float32)

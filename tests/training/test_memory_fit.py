@@ -1,4 +1,4 @@
-"""Memory: what fits is found by trying, in processes that really run out of it."""
+"""The number of micro-batches that fit is found by trial, in processes that run out of memory."""
 
 import resource
 import subprocess
@@ -12,7 +12,7 @@ from t2t_repro.config import Model, Train
 from t2t_repro.training import memory_fit
 
 MIB = 1 << 20
-# Next to nothing but a vocabulary: 37,000 x 16 weights.
+# Nearly all weights are the vocabulary's: 37,000 x 16.
 WIDE = Model(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
 ROWS = 37_000
 
@@ -31,7 +31,7 @@ def test_a_limit_gives_the_least_parts_that_keep_to_it():
 
 
 def trials(monkeypatch, fits):
-    """The shapes that are tried, of which those with at most `fits` tokens a side fit."""
+    """Return the list of shapes tried; those with at most `fits` tokens per side fit."""
     tried = []
 
     def try_step(model, rows, train, *shapes):
@@ -46,7 +46,7 @@ def test_auto_divides_until_the_worst_batch_fits(monkeypatch):
     tried = trials(monkeypatch, fits=8_000)
     auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
     assert memory_fit.count_micro_batches(auto, replicas=1) == 4
-    # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of half as many
+    # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of 128 pieces.
     assert tried == [(40_960, (pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (117, 59, 29)]
     assert memory_fit.count_micro_batches(auto, replicas=4) == 1
 
@@ -59,7 +59,7 @@ def test_auto_says_what_to_do_where_not_one_sentence_fits(monkeypatch):
 
 @pytest.fixture(scope="module")
 def peak():
-    """Bytes that 63 x 16 more tokens take, whose logits are 142 MiB."""
+    """Return the bytes that 63 x 16 more tokens need; their logits alone are 142 MiB."""
     least, most = (memory_fit.try_step(WIDE, ROWS, Train(), (n, 16, 16)) for n in (1, 64))
     return most - least
 
@@ -102,7 +102,7 @@ def test_a_step_that_does_not_fit_ends_its_own_process_only(tmp_path):
     script = tmp_path / "limited.py"
     script.write_text(LIMITED, encoding="utf-8")
 
-    def limit():  # the logits of 512 sentences alone take 1,156 MiB
+    def limit():  # the logits of 512 sentences alone need 1,156 MiB
         resource.setrlimit(resource.RLIMIT_DATA, (1400 * MIB, 1400 * MIB))
 
     ran = subprocess.run(

@@ -1,6 +1,6 @@
 """Logits, loss and gradients against PyTorch's Transformer (`torch_twin`) in float64, to 1e-4.
 
-Errors are relative and of whole arrays: |ours - theirs| / |theirs|, Euclidean norms.
+Errors are relative errors of whole arrays: |ours - theirs| / |theirs|, in Euclidean norms.
 """
 
 import keras
@@ -37,7 +37,7 @@ def models(build):
 
 @pytest.fixture(scope="module")
 def losses(models):
-    """((logits, loss per token, {name and rows: gradient}) of ours, the same of theirs)."""
+    """Return ((logits, loss per token, {name and rows: gradient}) of ours, the same of theirs)."""
     ours, theirs = models
     with tf.GradientTape() as tape:
         logits = ours(SOURCE, TARGET)
@@ -88,12 +88,12 @@ def test_gradient_of_every_variable_equals_the_reference(losses):
         for key, gradient in ours.items()
         if not (key[0].endswith("in_proj_bias") and key[1] == keys_bias)
     }
-    assert len(errors) == len(ours) - 2 * 3  # one bias of keys in each attention
+    assert len(errors) == len(ours) - 2 * 3  # each attention has a bias of its keys
     assert {key: error for key, error in errors.items() if error >= 1e-4} == {}
 
 
 def test_bias_of_keys_has_no_gradient(losses):
-    # It adds the same to all scores of a query, which the softmax takes away again.
+    # It adds the same number to all scores of a query, which leaves the softmax unchanged.
     (_, _, ours), _ = losses
     for (name, rows), gradient in ours.items():
         if name.endswith("in_proj_bias") and rows == str(slice(12, 24)):

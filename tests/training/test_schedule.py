@@ -1,4 +1,4 @@
-"""Equation 3 at points worked out from it."""
+"""The schedule at points computed by hand from equation 3."""
 
 import keras
 import pytest
@@ -9,7 +9,7 @@ from t2t_repro.training.schedule import NoamSchedule
 
 
 def rate(schedule, step):
-    """The learning rate of update number `step`, counted from 1 as in the paper."""
+    """Return the learning rate of update number `step`, counted from 1 as in the paper."""
     return float(schedule(step - 1))
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of what TensorBoard shows."""
+"""The arithmetic of the values that TensorBoard shows."""
 
 import types
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def stats(monkeypatch):
-    """Two steps with batches of 2 x 3 source and 2 x 4 target cells; the clock starts at 100 s."""
+    """Return two steps of batches of 2 x 3 source and 2 x 4 target cells; the clock is at 100 s."""
     import tensorflow as tf
 
     from t2t_repro.training import step_stats

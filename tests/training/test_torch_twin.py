@@ -1,9 +1,10 @@
 """Training beside an independent implementation in PyTorch: the same losses, update by update.
 
-`test_reference` compares a forward and a backward pass. Here the real Trainer's updates are held
-too: Adam, its schedule, and the loss of batches of different sizes. All of it is in float32.
+`test_reference` compares a forward and a backward pass. Here the real Trainer's updates are
+compared too: Adam, its schedule, and the loss of batches of different sizes. All of it is in
+float32.
 
-For base on real text, with a line of both losses for each update:
+This compares base on real text, and prints a line of both losses for each update:
 
     TWIN_UPDATES=200 .venv/bin/python -m pytest tests/training/test_torch_twin.py -k base -s
 """
@@ -31,14 +32,14 @@ UPDATES = int(os.environ.get("TWIN_UPDATES", "0"))
 
 
 def twin_of(model, settings):
-    """The twin with our model's weights, ready to train."""
+    """Return the twin with our model's weights, ready to train."""
     return torch_twin.Training(
         torch_twin.Twin(model), settings.warmup_steps, settings.label_smoothing
     )
 
 
 def losses(trainer, twin, batches):
-    """Yields (tokens, our loss, the twin's) of each update."""
+    """Yield (tokens, our loss, the twin's loss) of each update."""
     for source, target in batches:
         smoothed, _, tokens = trainer.step(source, target).numpy()
         yield int(tokens), float(smoothed / tokens), twin.step(np.array(source), np.array(target))
@@ -48,7 +49,7 @@ def losses(trainer, twin, batches):
 
 
 def random_ids(rng, rows):
-    """Ids [rows, n] of sentences that are 1 to 8 long, EOS behind each and padding behind that."""
+    """Return random sentences of 1 to 8 pieces, each followed by EOS and padding: ids [rows, n]."""
     lengths = rng.integers(1, 9, rows)
     places = np.arange(lengths.max())
     ids = rng.integers(2, 23, (rows, len(places)))
@@ -57,7 +58,7 @@ def random_ids(rng, rows):
 
 
 def random_batches(count):
-    """Batches of different shapes; the last row of one is empty, as `Batching` has it."""
+    """Return batches of different shapes; the last row of one is empty, as from `Batching`."""
     rng = np.random.default_rng(1)
     batches = [(random_ids(rng, rows), random_ids(rng, rows)) for rows in range(2, 2 + count)]
     for ids in batches[-1]:
@@ -67,9 +68,10 @@ def random_batches(count):
 
 @pytest.fixture(scope="module")
 def small(build):
-    """(errors of the first update's gradients by name, losses of 40 updates [40, ours or theirs]).
+    """Return (the first update's gradient errors by name, losses of 40 updates [40, 2]).
 
-    The weights, biases too, are random; the batches come ten times over, so they are learnt.
+    The losses are ours and theirs. All weights, including biases, are random; the batches are
+    repeated ten times, so that the model learns them.
     """
     strategy, settings = default_strategy(), Train(warmup_steps=200)
     with strategy.scope():
@@ -83,9 +85,9 @@ def small(build):
 
 
 def gradient_errors(trainer, twin):
-    """{(torch's name, rows of it): |ours - theirs| and |theirs|}, Euclidean, after one update.
+    """Return {(torch's name, rows): (|ours - theirs|, |theirs|)} of gradients after one update.
 
-    Adam's first moment is then (1 - beta_1) times the gradient.
+    The norms are Euclidean. Adam's first moment is then (1 - beta_1) times the gradient.
     """
     parameters = dict(twin.named_parameters())
     variables, moments = trainer.model.trainable_variables, trainer.optimizer._momentums
@@ -100,9 +102,10 @@ def gradient_errors(trainer, twin):
 
 
 def test_gradients_are_the_twins(small):
-    """To 1e-5; sums of float32 products in another order differ by up to 2.4e-6 here."""
+    """They agree to 1e-5; summing float32 products in another order changes up to 2.4e-6 here."""
     errors, _ = small
-    # A bias of keys adds the same to all scores of a query: its gradient is rounding alone.
+    # A bias of keys adds the same number to all scores of a query, so its gradient is only rounding
+    # error.
     keys = {(name, rows) for name, rows in errors if name.endswith("in_proj_bias")}
     keys = {(name, rows) for name, rows in keys if rows == str(slice(12, 24))}
     assert len(keys) == 3 * 2
@@ -113,7 +116,7 @@ def test_gradients_are_the_twins(small):
 
 
 def test_losses_follow_the_twins(small):
-    """To 1e-5: rounding makes 2.4e-7 here, beta_2 of 0.999 1e-3, steps counted from 0 3e-2."""
+    """They agree to 1e-5. Rounding causes 2.4e-7, a beta_2 of 0.999 1e-3, steps from 0 3e-2."""
     _, both = small
     assert both[-4:].mean() < 0.8 * both[:4].mean()
     np.testing.assert_allclose(both[:, 0], both[:, 1], rtol=1e-5)
@@ -123,7 +126,7 @@ def test_losses_follow_the_twins(small):
 
 
 def lay_out_sample(data_dir):
-    """Puts the sample where TFDS looks for what it has fetched: a third of it as each corpus."""
+    """Put the sample into TFDS's download cache: a third of it as each corpus."""
     import test_wmt as wmt  # imports tensorflow_datasets, which takes seconds
 
     def third(language, number):
@@ -143,11 +146,12 @@ def lay_out_sample(data_dir):
 @pytest.mark.skipif(not SAMPLE.exists(), reason=f"needs real parallel text in {SAMPLE}")
 @pytest.mark.timeout(7200)
 def test_losses_of_base_follow_the_twins(tmp_path):
-    """wmt14_ende from its text on: its reader, vocabulary, batches, model, schedule and Trainer.
+    """Train wmt14_ende from its text on: reader, vocabulary, batches, model, schedule and Trainer.
 
-    Its batches are smaller, and so is the vocabulary, for which the sample is enough. To 1e-3 of
-    the loss: rounding grows, since Adam moves by the whole rate even a weight whose gradient is
-    little but rounding, such as those of a hidden unit that one token barely wakes.
+    Its batches are smaller, and its vocabulary is one that the sample is large enough for. Losses
+    agree to 1e-3. Rounding errors grow, because Adam moves even a weight whose gradient is little
+    but rounding error by the whole rate, such as those of a hidden unit that one token barely
+    activates.
     """
     lay_out_sample(tmp_path)
     smaller = {"vocabulary_size": 8000, "embedding_rows": None, "tokens_per_batch": 640}

@@ -1,4 +1,4 @@
-"""The training step: its loss, its rate, and that n replicas make the step of one."""
+"""The training step: its loss, its learning rate, and that n replicas make the same step as one."""
 
 import functools
 import json
@@ -18,13 +18,13 @@ from t2t_repro.training.trainer import Trainer
 SOURCE = np.array([[5, 6, 7, 1], [8, 9, 1, 0]], np.int32)
 TARGET = np.array([[12, 13, 1], [14, 1, 0]], np.int32)
 # A large epsilon makes Adam's first update nearly proportional to the gradient. With the paper's
-# 1e-9 it is the gradient's sign, which hides the size of the loss and blows up what is rounding.
+# 1e-9 it is the gradient's sign, which hides the size of the loss and magnifies rounding errors.
 PROPORTIONAL = {"epsilon": 1.0, "warmup_steps": 1, "learning_rate_scale": 10.0}
 
 
 @pytest.fixture
 def tiny(build):
-    """Tiny models of one layer; equal arguments give equal weights."""
+    """Return a function that makes tiny models of one layer; equal arguments give equal weights."""
     return functools.partial(build, num_layers=1)
 
 
@@ -33,7 +33,7 @@ def trainer_of(model, **settings):
 
 
 def step(model, source=SOURCE, target=TARGET, **settings):
-    """One update; a trainer that no variable holds would be gone before it is called."""
+    """Make one update; without a variable the trainer would be freed before it is called."""
     trainer = trainer_of(model, **settings)
     return trainer.step(source, target).numpy()
 
@@ -43,7 +43,7 @@ def weights(model):
 
 
 def log_probabilities(model, source, target):
-    """Log-probabilities of the target tokens, without padding, computed in NumPy's float64."""
+    """Return the log-probabilities of the target tokens, without padding, in NumPy's float64."""
     logits = model(source, target).numpy().astype(np.float64)
     log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return np.take_along_axis(log_probs, target[..., None], -1)[..., 0][target != 0]
@@ -95,7 +95,7 @@ def test_dropout_acts_in_training_and_not_in_scoring(tiny):
 
 
 def test_first_updates_have_the_rates_of_the_schedule(tiny):
-    """Equation 3 with d_model 12; without moments Adam moves every weight by the rate itself."""
+    """Equation 3 with d_model 12; without moments Adam moves every weight by the learning rate."""
     model = tiny(dropout=0.0)
     trainer = trainer_of(model, beta_1=0.0, beta_2=0.0, warmup_steps=10)
     for number in (1, 2):
@@ -144,7 +144,7 @@ def test_perplexity_changes_no_weight(tiny):
         np.testing.assert_array_equal(start, after)
 
 
-# Replicas. TensorFlow takes its devices once, when it starts: hence a process of its own.
+# Replicas. TensorFlow sets up its devices once, when it starts, so this needs its own process.
 
 REPLICAS = """
 import dataclasses, json, sys, tempfile
@@ -246,8 +246,8 @@ print(json.dumps(results))
 """
 
 
-# In float32 what is left is rounding. bfloat16 has 8 bits: sums over other rows first differ by up
-# to 1 part in 256, of updates of 0.1.
+# In float32 the only differences are rounding errors. bfloat16 has 8 bits, so sums in another order
+# of rows differ by up to 1 part in 256, for updates of 0.1.
 SAME_STEP = {"two": 1e-5, "one in 3 parts": 1e-5, "two in 2 parts": 1e-5}
 SLOW = {"four": 1e-5, "one in 2 parts with XLA": 1e-5, "two in 2 parts in bfloat16": 1e-2}
 ALL = [*SAME_STEP, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
@@ -255,7 +255,7 @@ ALL = [*SAME_STEP, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW
 
 @functools.cache
 def stepped(slow):
-    """Return what one step of each kind did, with an uneven batch and with a single row."""
+    """Return the results of one step of each kind, with an uneven batch and with a single row."""
     names = ("one", "one in bfloat16", *SLOW) if slow else ("one", *SAME_STEP)
     ended = subprocess.run(
         [sys.executable, "-c", REPLICAS, json.dumps(PROPORTIONAL), *names],

@@ -121,7 +121,7 @@ def test_a_malformed_output_is_repaired(text, tree):
 
 
 def test_as_many_words_as_possible_are_matched():
-    """Among all common subsequences none is longer."""
+    """No common subsequence is longer."""
     rng = random.Random(4)
     for _ in range(2000):
         said, words = (rng.choices("abc", k=rng.randrange(1, 12)) for _ in range(2))

@@ -67,7 +67,7 @@ def test_real_trees(file):
 
 
 def damaged(symbols, rng):
-    """Damage a target: symbols are lost, doubled, swapped, replaced, inserted or cut off."""
+    """Damage a target: drop, repeat, swap, replace or insert symbols, or cut some off."""
     strange = ["open", "close", "opens", "openopenS", "openclose", "closeNP", "closeX", "XX", ","]
     strange += ["cat_NN", "open_VB", "a_b_openS", "_,", "b_", "_", "__", "a__", "ß_é"]
     strange += [".", "``", "-LRB-", "(", ")", "()", "x)y", "((", "é", "\u2047", "openÜ", "closeÜ"]

@@ -1,6 +1,6 @@
 """TFDS really downloads, unpacks and prepares here, but from small archives in WMT's layout.
 
-The archives contain other real text in place of each corpus. They lie in TFDS's cache, or an HTTP
+The archives contain other real text in place of each corpus. They are in TFDS's cache, or an HTTP
 proxy on 127.0.0.1 serves them; this works because WMT's addresses are plain http.
 """
 
@@ -277,7 +277,7 @@ def test_every_archive_has_a_registered_size_and_checksum(languages, tmp_path):
 
 
 def test_archives_that_count_as_fetched(tmp_path, served):
-    """TFDS's rules apply: an archive without .INFO does not count, one in the old layout does."""
+    """TFDS ignores an archive without its .INFO file and accepts one in the old cache layout."""
     put_into_cache(tmp_path, {url: content for url, (content, _) in served.contents.items()})
     cache, crawl = tmp_path / "downloads", archive(tmp_path, CRAWL).place
     Path(f"{archive(tmp_path, NEWS).place}.INFO").unlink()
@@ -290,7 +290,7 @@ def test_archives_that_count_as_fetched(tmp_path, served):
 
 
 def test_disk_that_is_needed(tmp_path):
-    """The need falls by an archive if it is there, and by its content if it is unpacked."""
+    """An archive that is present needs no more space; neither does its content once unpacked."""
 
     def needed():
         return wmt.needed_bytes(wmt.archives(builder(tmp_path, "fr-en"), "fr-en"), "fr-en")
@@ -384,7 +384,7 @@ def test_a_download_with_another_checksum(tmp_path, served):
 
 
 def test_an_archive_put_there_by_hand(tmp_path, served):
-    """The messages advise it; the archive is checked like the others, and is not deleted."""
+    """Error messages advise this; the archive is checked like the others and never deleted."""
     content, _ = served.contents.pop(CRAWL)
     by_hand = tmp_path / "downloads" / "manual" / "training-parallel-commoncrawl.tgz"
     by_hand.parent.mkdir(parents=True)
