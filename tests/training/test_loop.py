@@ -137,15 +137,21 @@ def uninterrupted(data, epoch, tmp_path_factory):
     return train(data, tmp_path_factory.mktemp("whole"), train_steps=2 * epoch + 2)
 
 
-@pytest.mark.parametrize("edge", [False, True], ids=["inside an epoch", "at its edge"])
+@pytest.mark.parametrize("where", ["inside an epoch", "at its edge", "twice inside an epoch"])
 def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
-    data, epoch, uninterrupted, tmp_path, edge
+    data, epoch, uninterrupted, tmp_path, where
 ):
-    stop_at, last = epoch if edge else epoch + 2, 2 * epoch + 2
-    stopped = train(data, tmp_path, stop_at=stop_at, train_steps=last)
-    assert saved_steps(tmp_path) == [stop_at]
-    resumed = train(data, tmp_path, seed=2, train_steps=last)
-    assert stopped.batches + resumed.batches == uninterrupted.batches
+    stops = {
+        "inside an epoch": [epoch + 2],
+        "at its edge": [epoch],
+        "twice inside an epoch": [2, 1],
+    }
+    last, seen = 2 * epoch + 2, []
+    for seed, stop_at in enumerate(stops[where], start=1):
+        seen += train(data, tmp_path, seed, stop_at, train_steps=last).batches
+        assert saved_steps(tmp_path)[-1] == len(seen)
+    resumed = train(data, tmp_path, seed=9, train_steps=last)
+    assert seen + resumed.batches == uninterrupted.batches
     for resumed_weight, weight in zip(resumed.weights, uninterrupted.weights, strict=True):
         np.testing.assert_allclose(resumed_weight, weight, atol=1e-6)
 
