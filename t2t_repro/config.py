@@ -341,9 +341,11 @@ def text_settings(config: Config) -> dict[str, Any]:
 
     A setting that lists files counts only as given or not: a fingerprint covers their text.
     """
-    values = {name: flat(config)[name] for name in FIELDS if FIELDS[name].metadata["decides_text"]}
-    marks = {name: bool(v) if isinstance(v, tuple) else v for name, v in values.items()}
-    return {"problem": config.problem} | marks
+    return {"problem": config.problem} | {
+        name: bool(value) if isinstance(value, tuple) else value
+        for name, value in flat(config).items()
+        if FIELDS[name].metadata["decides_text"]
+    }
 
 
 def save(config: Config, path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import commands
 import pytest
@@ -82,6 +83,20 @@ def test_layer(patched, tmp_path):
         "self_attention.r)"
     )
     assert run(patched, "-c", code) == "RestrictedSelfAttention 4\n"
+    drawing = [
+        f"--workdir={tmp_path / 'run'}",
+        "--sentence=A dog.",
+        f"--output={tmp_path / 'f.png'}",
+    ]
+    refused = subprocess.run(
+        [sys.executable, "-m", "t2t_repro.visualize", *drawing],
+        cwd=patched,
+        env=commands.environment() | {"PYTHONPATH": str(patched)},
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 2
+    assert "the encoder has no full self-attention" in refused.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
 
 Row = dict[str, float | int | str]
-Pairs = Sequence[Mapping[str, str]]
 
 _FEW_SHAPES = 64
 _BASELINE_PAIRS = 100_000  # bucket_by_sequence_length delivers 10,000 to 20,000 per second
