@@ -1,4 +1,4 @@
-"""Export a trained run as <export_dir>/<version>/, for TensorFlow Serving or for CTranslate2."""
+"""Export a trained run as <export_dir>/<version>/: a SavedModel, or for LiteRT or CTranslate2."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,11 @@ from t2t_repro import cli
 from t2t_repro.workdir import Workdir
 
 # The types that each format can store weights in; the first is the default.
-WEIGHTS = {"saved_model": ("float32", "bfloat16"), "ctranslate2": ("float32", "int8")}
+WEIGHTS = {
+    "saved_model": ("float32", "bfloat16"),
+    "litert": ("float32", "int8"),
+    "ctranslate2": ("float32", "int8"),
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
         choices=sorted({name for names in WEIGHTS.values() for name in names}),
         default="float32",
         help="type that the weights are stored in: bfloat16 (half the size) for saved_model, int8 "
-        "(a quarter) for ctranslate2",
+        "(a quarter) for litert and ctranslate2",
     )
     flags.add_argument(
         "--ids_only",
@@ -51,14 +55,16 @@ def main() -> None:
     workdir.config(settings)  # finds a mistake before the slow import
     cli.quiet_tensorflow()
     from t2t_repro import experiment
-    from t2t_repro.serving import ctranslate2, saved_model
+    from t2t_repro.serving import ctranslate2, litert, saved_model
 
     if given.format == "ctranslate2":
         ctranslate2.check_installed()
-        ctranslate2.save(experiment.restore(workdir, settings), directory, given.weights)
-    else:
-        run = experiment.restore(workdir, settings)
+    run = experiment.restore(workdir, settings)
+    if given.format == "saved_model":
         saved_model.save(run, directory, given.weights, given.ids_only)
+    else:
+        save = {"litert": litert.save, "ctranslate2": ctranslate2.save}[given.format]
+        save(run, directory, given.weights)
     print(directory)
 
 

@@ -11,10 +11,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelines.errors import BadInput
-from t2t_repro import experiment
-from t2t_repro.decoding.translator import Translate, translate_lines
-from t2t_repro.serving import saved_model
+from t2t_repro.serving import exports
 from t2t_repro.workdir import Workdir
 
 
@@ -22,14 +19,14 @@ class LoadedModel:
     """A trained model that translates text; `load` makes it.
 
     Args:
-        function: A `Translator`, or the `serving_default` signature of an export.
+        lines: A function from lines to their translations, as `serving.exports` loads it.
 
     Example:
         load("runs/toy_ende").translate(["The house is old."])  # ['Das Haus ist alt.']
     """
 
-    def __init__(self, function: Translate):
-        self._function = function
+    def __init__(self, lines: exports.Lines):
+        self._lines = lines
 
     def translate(self, sentences: Iterable[str]) -> list[str]:
         """Translate sentences, in their order.
@@ -42,14 +39,17 @@ class LoadedModel:
         """
         if isinstance(sentences, str):
             raise TypeError("sentences: wanted a list of strings, got one string")
-        lines = list(translate_lines(self._function, sentences))
+        lines = [best for (best,) in self._lines(sentences, _WINDOW)]
         if cut := [number for number, line in enumerate(lines) if line.cut]:
             warnings.warn(f"too long, the end was cut off: sentences {cut}", stacklevel=2)
         return [line.translation for line in lines]
 
 
+_WINDOW = 4096  # sentences that are sorted by length into batches
+
+
 def load(path: str | os.PathLike[str]) -> LoadedModel:
-    """Load a trained run, with the mean of its last checkpoints, or a SavedModel export.
+    """Load a trained run, with the mean of its last checkpoints, or an export of any format.
 
     Args:
         path: A work directory; or an export, `--export_dir` or one version in it.
@@ -58,11 +58,8 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
         BadInput: there is neither a trained run nor a usable export at `path`.
     """
     workdir = Workdir(Path(path))
-    if workdir.holds_run:
-        return LoadedModel(experiment.restore(workdir, {}).translator(postprocess=True))
-    if not any(workdir.path.glob("saved_model.pb")) and not any(workdir.path.glob("[0-9]*")):
-        raise BadInput(
-            f"{path}: no run (config.yaml) and no export (saved_model.pb) there; wanted a work "
-            "directory or an --export_dir"
-        )
-    return LoadedModel(saved_model.load(workdir.path))
+    if not workdir.holds_run:
+        return LoadedModel(exports.load(workdir.path))
+    from t2t_repro import experiment  # imports TensorFlow, which exports of two formats do without
+
+    return LoadedModel(experiment.restore(workdir, {}).translator(postprocess=True).lines())

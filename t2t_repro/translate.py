@@ -7,7 +7,7 @@ punctuation marks separated by spaces, as in the treebank.
 import argparse
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from t2t_repro import cli
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.decoding.translator import Line, Translate
+    from t2t_repro.serving.exports import Line, Lines
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,6 +27,9 @@ def parser() -> argparse.ArgumentParser:
     flags = cli.Parser(prog="python -m t2t_repro.translate", description=__doc__)
     flags.add_argument("--workdir", type=Path, help="a trained run")
     flags.add_argument("--saved_model", type=Path, help="instead: an export, or one version of it")
+    flags.add_argument(
+        "--litert", type=Path, help="instead: an export for LiteRT, or one version of it"
+    )
     flags.add_argument(
         "--nbest",
         type=int,
@@ -50,9 +53,10 @@ def main() -> None:
     """Parse the flags, then translate."""
     given = parser().parse_args()
     settings = cli.settings(given)
-    if (given.workdir is None) == (given.saved_model is None):
-        raise BadInput("wanted one of --workdir and --saved_model")
-    if given.saved_model and settings:
+    models = given.workdir, given.saved_model, given.litert
+    if sum(model is not None for model in models) != 1:
+        raise BadInput("wanted one of --workdir, --saved_model and --litert")
+    if settings and not given.workdir:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
     if given.nbest is not None and given.nbest < 1:
         raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
@@ -60,21 +64,14 @@ def main() -> None:
         run = Workdir(given.workdir).config(settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
         _check_pretty(given.pretty, run.problem)
-    cli.quiet_tensorflow()
-    from t2t_repro.decoding.translator import nbest_lines, translate_lines
-
     translate = _load(given, settings)
     # A person at the keyboard wants each translation at once.
     at_once = sys.stdin.isatty()
-    window = 1 if at_once else 4096
-    if given.nbest:
-        rows = nbest_lines(translate, _lines(), window)
-    else:
-        rows = ([line] for line in translate_lines(translate, _lines(), window))
+    rows = translate(_lines(), 1 if at_once else 4096)
     for number, row in enumerate(_with_progress(rows, at_once), start=1):
         if row[0].cut:
             _note(f"line {number}: too long, its end was cut off")
-        for line in row[: given.nbest]:
+        for line in row:
             score = f"{line.score:.4f}\t" if given.score else ""
             text = _indented(line.translation) if given.pretty else line.translation
             print(f"{score}{text}", flush=at_once)
@@ -99,23 +96,20 @@ def _check_nbest(nbest: int | None, beam_size: int, way_out: str) -> None:
         raise BadInput(f"--nbest={nbest}: the search keeps {beam_size} hypotheses; {way_out}")
 
 
-def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Translate":
-    """Load the run or the export, as a function that translates or makes n-best lists."""
-    if given.workdir:
-        from t2t_repro import experiment
+def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
+    """Load the run or the export, as a function from lines to their n best translations."""
+    from t2t_repro.serving import exports
 
-        run = experiment.restore(Workdir(given.workdir), settings)
-        translator = run.translator(postprocess=True)
-        # A method that is a tf.function does not keep its object alive; the lambda does.
-        return (lambda text: translator.nbest(text)) if given.nbest else translator
-    from t2t_repro.serving import saved_model
+    n_best = given.nbest or 1
+    if given.litert:  # needs no TensorFlow
+        return exports.litert(given.litert, n_best)
+    cli.quiet_tensorflow()
+    if given.saved_model:
+        return exports.saved_model(given.saved_model, n_best)
+    from t2t_repro import experiment
 
-    if not given.nbest:
-        return saved_model.load(given.saved_model)
-    nbest: Any = saved_model.load(given.saved_model, "nbest")
-    beam_size = nbest.structured_outputs["scores"].shape[1]
-    _check_nbest(given.nbest, beam_size, "export with a greater --beam_size")
-    return nbest
+    run = experiment.restore(Workdir(given.workdir), settings)
+    return run.translator(postprocess=True).lines(n_best)
 
 
 def _lines() -> Iterator[str]:
@@ -129,7 +123,7 @@ def _lines() -> Iterator[str]:
             yield line.decode(errors="replace")
 
 
-def _with_progress(rows: "Iterator[list[Line]]", at_once: bool) -> "Iterator[list[Line]]":
+def _with_progress(rows: "Iterator[Sequence[Line]]", at_once: bool) -> "Iterator[Sequence[Line]]":
     """Yield the rows, with a progress bar on stderr unless translations appear on the terminal."""
     # Redrawn ten times a second on a terminal, twice a minute in a log file; short texts show none.
     interval = 0.1 if sys.stderr.isatty() else 30

@@ -41,7 +41,7 @@ def test_no_run_and_no_export(tmp_path):
     with pytest.raises(BadInput, match=r"no run .* and no export .* there"):
         t2t_repro.load(tmp_path)
     (tmp_path / "1").mkdir()
-    with pytest.raises(BadInput, match="not a usable export"):
+    with pytest.raises(BadInput, match=r"no run .* and no export"):
         t2t_repro.load(tmp_path)
 
 

@@ -59,6 +59,18 @@ def linear(tree: Tree, spell_words: bool = False) -> str:
     )
 
 
+def tree_of(sentence: str, output: str) -> str:
+    """Return the tree, as one line of brackets, over exactly the words of a sentence.
+
+    Args:
+        sentence: Words, separated by ASCII white space. Brackets in them become -LRB- and -RRB-, as
+            in treebanks.
+        output: A model's output for it.
+    """
+    escaped = sentence.replace("(", "-LRB-").replace(")", "-RRB-")
+    return bracketed(restored(output, re.findall(r"\S+", escaped, re.ASCII)))
+
+
 def restored(text: str, words: Sequence[str]) -> Tree:
     """Return the tree over exactly these words that a target describes, repaired if necessary.
 

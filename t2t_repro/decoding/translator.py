@@ -148,6 +148,11 @@ class Translator(IdsTranslator):
             "cut": cut,
         }
 
+    def lines(self, n_best: int = 1) -> "BestLines":
+        """Return a function from lines to the `n_best` translations of each."""
+        # A method that is a tf.function does not keep its object alive; the lambda does.
+        return best_lines(self if n_best == 1 else lambda text: self.nbest(text), n_best)
+
     def _output(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Decode target ids [n, t] to strings [n]; `empty` [n] marks texts [n] without a word."""
         target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
@@ -197,6 +202,22 @@ def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> I
             Line(text.decode(), float(score), bool(cut))
             for text, score in zip(texts, scores, strict=True)
         ]
+
+
+# Called with lines of text and the number of lines to read before the first result.
+BestLines = Callable[[Iterable[str], int], Iterator[list[Line]]]
+
+
+def best_lines(function: Translate, n_best: int) -> BestLines:
+    """Return a function from lines to the `n_best` translations of each, best first.
+
+    Args:
+        function: As for `translate_lines` if `n_best` is 1, else as for `nbest_lines`.
+        n_best: Translations of each line.
+    """
+    if n_best == 1:
+        return lambda lines, window: ([line] for line in translate_lines(function, lines, window))
+    return lambda lines, window: (row[:n_best] for row in nbest_lines(function, lines, window))
 
 
 def _by_line(

@@ -64,7 +64,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
             self._blocks(is_token)[:, None], batch
         )  # [b * m, 1, 3p, 1]
         mask = (ops.transpose(is_token, (0, 1, 3, 2)) > 0) & self._band()  # [b * m, 1, p, 3p]
-        output, _ = self.attend(x, keys_values, mask)  # [b * m, p, d]
+        output, _ = self.attend(x, [keys_values], mask)  # [b * m, p, d]
         return ops.reshape(output, (batch, -1, width))[:, :length]
 
     def _blocks(self, x):

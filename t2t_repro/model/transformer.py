@@ -106,10 +106,18 @@ class EncoderLayer(_LayerOfSublayers):
             output, scores = self.self_attention(read, attention_mask, return_attention_scores=True)
         else:
             output = self.self_attention(read, attention_mask)
+        x = self._after_attention(x, output)
+        return (x, scores) if return_attention_scores else x
+
+    def rows(self, x, attention_mask, rows):
+        """Encode x [b * s, d] with rows = (b, s), either of which may be -1 -> like x."""
+        read = self.self_attention_norm.sublayer_input(x)
+        return self._after_attention(x, self.self_attention(read, attention_mask, rows=rows))
+
+    def _after_attention(self, x, output):
         x = self.self_attention_norm(x, output)
         read = self.feed_forward_norm.sublayer_input(x)
-        x = self.feed_forward_norm(x, self.feed_forward(read))
-        return (x, scores) if return_attention_scores else x
+        return self.feed_forward_norm(x, self.feed_forward(read))
 
 
 @keras.saving.register_keras_serializable("t2t_repro")
@@ -161,36 +169,37 @@ class DecoderLayer(_LayerOfSublayers):
         """
         read = self.self_attention_norm.sublayer_input(x)
         keys_values = self.self_attention.keys_values(read)
-        x, scores = self._sublayers(x, read, keys_values, target_mask, memory, source_mask)
+        x, scores = self._sublayers(x, read, [keys_values], target_mask, memory, source_mask)
         return (x, scores) if return_attention_scores else x
 
-    def step(self, x, memory, source_mask, target_mask, cache, append):
+    def step(self, x, beam_size, memory, source_mask, target_mask, cache, append):
         """Decode one position of every hypothesis of a beam.
 
         Args:
             x: [b * m, d], the hypotheses' vectors at this position.
+            beam_size: m, an int.
             memory: as for `call`.
-            source_mask: bool [b, 1, 1, s].
-            target_mask: bool [b, 1, m, keys], see `ancestor_mask`.
-            cache: this layer's keys and values of the positions before.
+            source_mask: [b, 1, 1, s].
+            target_mask: [b, 1, m, keys], see `ancestor_mask`.
+            cache: this layer's keys and values of the positions before, a list of one part.
             append: a function of the cache and this position's keys and values, which returns the
-                cache that has both: `extend_cache`, or `write_cache` at a position.
+                list of parts that attention reads: `extend_cache`, `write_cache` at a position, or
+                one that appends a part.
 
         Returns:
-            ([b * m, d], the cache of the next step).
+            ([b * m, d], what `append` returned).
         """
-        read = self.self_attention_norm.sublayer_input(x)
-        new = self.self_attention.keys_values(read, batch=ops.shape(source_mask)[0])
-        cache = append(cache, new)
-        x, _ = self._sublayers(x, read, cache, target_mask, memory, source_mask)
+        read, rows = self.self_attention_norm.sublayer_input(x), (-1, beam_size)
+        cache = append(cache, self.self_attention.keys_values(read, rows))
+        x, _ = self._sublayers(x, read, cache, target_mask, memory, source_mask, rows)
         return x, cache
 
-    def _sublayers(self, x, read, keys_values, target_mask, memory, source_mask):
+    def _sublayers(self, x, read, parts, target_mask, memory, source_mask, rows=None):
         """Apply the three sub-layers -> (like x, weights of self- and of cross-attention)."""
-        output, own = self.self_attention.attend(read, keys_values, target_mask)
+        output, own = self.self_attention.attend(read, parts, target_mask, rows)
         x = self.self_attention_norm(x, output)
         read = self.cross_attention_norm.sublayer_input(x)
-        output, cross = self.cross_attention.attend(read, memory, source_mask)
+        output, cross = self.cross_attention.attend(read, [memory], source_mask, rows)
         x = self.cross_attention_norm(x, output)
         read = self.feed_forward_norm.sublayer_input(x)
         return self.feed_forward_norm(x, self.feed_forward(read)), (own, cross)
@@ -359,9 +368,21 @@ class Transformer(keras.Model):
                 x = layer(x, source_mask, training=training)
         return (x, scores) if return_attention_scores else x
 
-    def memory(self, encoded):
-        """Project encoder output [b, s, d] to the keys and values that each decoder layer reads."""
-        return [layer.cross_attention.keys_values(encoded) for layer in self.decoder]
+    def encode_rows(self, x, source_mask, rows):
+        """Apply the encoder's layers to embedded rows [b * s, d], rows = (b, s) -> like x.
+
+        Either of b and s may be -1. Every layer must have full self-attention.
+        """
+        for layer in self.encoder:
+            x = layer.rows(x, source_mask, rows)
+        return x
+
+    def memory(self, encoded, rows=None):
+        """Project encoder output [b, s, d] to the keys and values that each decoder layer reads.
+
+        Rows [b * s, d] need `rows`, (b, s).
+        """
+        return [layer.cross_attention.keys_values(encoded, rows) for layer in self.decoder]
 
     def decode(self, previous, memory, source_mask, training=False, return_attention_scores=False):
         """Decode all positions of a target.
@@ -401,7 +422,7 @@ class Transformer(keras.Model):
         return Attention(*(ops.stack(weights) for weights in (encoder, own, cross)))
 
     def empty_cache(self, batch, keys):
-        """Make {"key": [b, h, keys, d_k], "value": [b, h, keys, d_v]} for each decoder layer.
+        """Make [{"key": [b, h, keys, d_k], "value": [b, h, keys, d_v]}] for each decoder layer.
 
         Args:
             batch: b.
@@ -410,10 +431,12 @@ class Transformer(keras.Model):
         config = self.config
         shape = (batch, config.num_heads, keys)
         return [
-            {
-                "key": ops.zeros((*shape, config.d_k), self.compute_dtype),
-                "value": ops.zeros((*shape, config.d_v), self.compute_dtype),
-            }
+            [
+                {
+                    "key": ops.zeros((*shape, config.d_k), self.compute_dtype),
+                    "value": ops.zeros((*shape, config.d_v), self.compute_dtype),
+                }
+            ]
             for _ in self.decoder
         ]
 
@@ -436,9 +459,27 @@ class Transformer(keras.Model):
         x = ops.reshape(x, (-1, self.config.d_model))  # [b * m, d]
         mask = ancestor_mask(slots[:, :, : position + 1] if grows else slots)
         append = extend_cache if grows else functools.partial(write_cache, position=position)
+        return self.decode_rows(x, tokens.shape[1], memory, source_mask, mask, cache, append)
+
+    def decode_rows(self, x, beam_size, memory, source_mask, target_mask, cache, append):
+        """Apply the decoder's layers to one position of the hypotheses of a beam.
+
+        Args:
+            x: [b * m, d], the embedded tokens.
+            beam_size: m, an int.
+            memory: from `memory`.
+            source_mask: [b, 1, 1, s].
+            target_mask: [b, 1, m, keys], of the keys that `append` returns.
+            cache: list of each layer's cache.
+            append: as for `DecoderLayer.step`.
+
+        Returns:
+            (vectors [b * m, d], list of what `append` returned for each layer).
+        """
         next_cache = []
         for layer, keys_values, kept in zip(self.decoder, memory, cache, strict=True):
-            x, kept = layer.step(x, keys_values, source_mask, mask, kept, append)
+            inputs = x, beam_size, keys_values, source_mask, target_mask, kept, append
+            x, kept = layer.step(*inputs)
             next_cache.append(kept)
         return x, next_cache
 

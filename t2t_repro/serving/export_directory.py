@@ -20,6 +20,11 @@ if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
 
 
+# Of the files in an export; raised when an older reader could not use them. A test checks that
+# `litert_translator`, which imports nothing of this package, knows it.
+FORMAT_VERSION = 1
+
+
 @contextlib.contextmanager
 def atomic_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to fill; it becomes `directory` at the end, or is deleted on an exception.
@@ -55,14 +60,16 @@ def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:
 
     Args:
         run: The restored run that is exported.
-        format: "saved_model" or "ctranslate2".
+        format: "saved_model", "litert" or "ctranslate2".
         weights: The type that the weights are stored in.
     """
     saved = config.flat(run.config)
     return {
         "t2t_repro": t2t_repro.__version__,
         "format": format,
+        "format_version": FORMAT_VERSION,
         "weights": weights,
+        "output": "trees" if run.problem.postprocess else "text",
         "problem": run.config.problem,
         "variant": run.config.variant,
         "training_step": int(run.averaged[-1].removeprefix("step-")),

@@ -75,17 +75,15 @@ def _signatures(translator: IdsTranslator) -> dict[str, Any]:
 
 
 def load(path: Path, signature: str = "serving_default") -> Translate:
-    """Load a signature that takes text, from an export or the newest of its versions in `path`.
+    """Load a signature that takes text, from one version of an export.
 
     Raises:
         BadInput: there is no SavedModel, or it is damaged or not an export of this project.
     """
     import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
-    versions = [child for child in path.glob("*") if child.name.isdecimal()]
-    newest = max(versions, key=lambda child: int(child.name), default=path)
     try:
-        translate = tf.saved_model.load(str(newest)).signatures.get(signature)
+        translate = tf.saved_model.load(str(path)).signatures.get(signature)
         if not (translate and _OUTPUTS[signature] <= translate.structured_outputs.keys()):
             raise ValueError(f"no '{signature}' of text in it; was it made with --ids_only?")
     # IndexError: how TensorFlow's reader reports a truncated file.

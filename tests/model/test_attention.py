@@ -43,19 +43,19 @@ def test_attention_weights_by_hand():
     # d_k = 4, so the scores are halved: exp(2 ln 3 / 2) = 3 against exp(0) = 1.
     query = heads([[np.log(3), 0, 0, 0]])
     key = heads([[2, 0, 0, 9], [0, 5, 5, 0]])
-    weights = array(attention_weights(query, key, np.ones((1, 1, 1, 2), bool)))
+    weights = array(attention_weights(query, [key], np.ones((1, 1, 1, 2), bool)))
     np.testing.assert_allclose(weights[0, 0], [[0.75, 0.25]], rtol=1e-6)
 
 
 def test_hidden_key_gets_weight_zero_and_the_others_its_share():
     query, key = heads([[1, 1]]), heads([[1, 0], [0, 9], [0, 1]])
-    weights = array(attention_weights(query, key, np.array([[[[True, False, True]]]])))
+    weights = array(attention_weights(query, [key], np.array([[[[True, False, True]]]])))
     np.testing.assert_allclose(weights[0, 0], [[0.5, 0, 0.5]], rtol=1e-6)
 
 
 def test_query_that_may_look_nowhere_gives_no_nan():
     query, key = heads([[1, 1]]), heads([[1, 0], [0, 9]])
-    weights = array(attention_weights(query, key, np.zeros((1, 1, 1, 2), bool)))
+    weights = array(attention_weights(query, [key], np.zeros((1, 1, 1, 2), bool)))
     np.testing.assert_allclose(weights[0, 0], [[0.5, 0.5]])
 
 
@@ -64,7 +64,7 @@ def test_softmax_is_float32_in_bfloat16():
     query, key = (
         keras.ops.convert_to_tensor(rng.normal(size=(2, 3, n, 8)), "bfloat16") for n in (4, 50)
     )
-    weights = attention_weights(query, key, np.ones((1, 1, 1, 50), bool))
+    weights = attention_weights(query, [key], np.ones((1, 1, 1, 50), bool))
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     # A weight rounded to bfloat16 is wrong by up to 1/512 of itself.
     np.testing.assert_allclose(array(weights).sum(-1), np.ones((2, 3, 4)), atol=1e-6)
@@ -111,7 +111,7 @@ def test_heads_of_any_width_follow_the_formula(layer):
     x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
     mask = rng.random((2, 1, 4, 6)) < 0.6
     mask[..., 0] = True
-    ours = array(layer.attend(x, layer.keys_values(memory), mask)[0])
+    ours = array(layer.attend(x, [layer.keys_values(memory)], mask)[0])
     theirs = [multi_head(layer, x[i], memory[i], mask[i, 0]) for i in range(2)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -155,10 +155,27 @@ def test_rows_give_what_sentences_give(layer):
     rng = np.random.default_rng(3)
     x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
     mask = rng.random((2, 1, 4, 6)) < 0.6
-    expected = array(layer.attend(x, layer.keys_values(memory), mask)[0])
-    keys_values = layer.keys_values(memory.reshape(12, 12), batch=2)
-    rows = array(layer.attend(x.reshape(8, 12), keys_values, mask)[0])
+    expected = array(layer.attend(x, [layer.keys_values(memory)], mask)[0])
+    keys_values = layer.keys_values(memory.reshape(12, 12), rows=(2, -1))
+    rows = array(layer.attend(x.reshape(8, 12), [keys_values], mask, rows=(-1, 4))[0])
     np.testing.assert_allclose(rows, expected.reshape(8, 12), rtol=1e-5, atol=1e-6)
+
+
+def test_two_parts_give_what_one_gives(layer):
+    rng = np.random.default_rng(4)
+    x, memory = (rng.normal(size=(2, n, 12)).astype("float32") for n in (4, 6))
+    mask = rng.random((2, 1, 4, 6)) < 0.6
+    expected = array(layer.attend(x, [layer.keys_values(memory)], mask)[0])
+    parts = [layer.keys_values(memory[:, :4]), layer.keys_values(memory[:, 4:])]
+    np.testing.assert_allclose(array(layer.attend(x, parts, mask)[0]), expected, atol=1e-5)
+
+
+def test_a_mask_of_numbers_gives_what_a_mask_of_booleans_gives(layer):
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(2, 4, 12)).astype("float32")
+    mask = (rng.random((2, 1, 4, 4)) < 0.6) | np.eye(4, dtype=bool)
+    numbers = np.where(mask, 0, -1e9).astype("float32")
+    np.testing.assert_allclose(array(layer(x, numbers)), array(layer(x, mask)), atol=1e-5)
 
 
 def test_write_cache_changes_one_position_of_a_copy():
@@ -166,7 +183,7 @@ def test_write_cache_changes_one_position_of_a_copy():
     cache = {"key": np.zeros((1, 2, 6, 2), "float32"), "value": np.ones((1, 2, 6, 1), "float32")}
     key = np.arange(8, dtype="float32").reshape(1, 2, 2, 2)
     value = np.full((1, 2, 2, 1), 7, "float32")
-    written = write_cache(cache, {"key": key, "value": value}, position=1)
+    (written,) = write_cache([cache], {"key": key, "value": value}, position=1)
     expected = np.zeros((1, 2, 6, 2))
     expected[:, :, 2:4] = key
     np.testing.assert_array_equal(array(written["key"]), expected)
@@ -176,6 +193,7 @@ def test_write_cache_changes_one_position_of_a_copy():
 
 def test_extend_cache_puts_the_new_behind():
     cache = {"key": np.zeros((1, 2, 4, 1)), "value": np.zeros((1, 2, 4, 3))}
-    extended = extend_cache(cache, {"key": np.ones((1, 2, 2, 1)), "value": np.ones((1, 2, 2, 3))})
+    new = {"key": np.ones((1, 2, 2, 1)), "value": np.ones((1, 2, 2, 3))}
+    (extended,) = extend_cache([cache], new)
     np.testing.assert_array_equal(array(extended["key"])[0, 1, :, 0], [0, 0, 0, 0, 1, 1])
     assert extended["value"].shape == (1, 2, 6, 3)

@@ -271,6 +271,8 @@ def test_settings_are_readable_without_tensorflow(run, exports):
     assert settings == {
         "t2t_repro": t2t_repro.__version__,
         "format": "saved_model",
+        "format_version": 1,
+        "output": "text",
         "weights": "bfloat16",
         "problem": "toy_ende",
         "variant": "base",
@@ -332,7 +334,7 @@ def test_requests_of_the_documentation_fit(signatures):
             "--weights=bfloat16: --format=ctranslate2 holds float32 or int8",
         ),
         ("--format=ctranslate2 --ids_only", "--ids_only: --format=ctranslate2 takes pieces"),
-        ("--format=onnx", "choose from 'saved_model', 'ctranslate2'"),
+        ("--format=onnx", "choose from 'saved_model', 'litert', 'ctranslate2'"),
         ("--weights=float16", "choose from 'bfloat16', 'float32', 'int8'"),
     ],
 )
@@ -349,7 +351,7 @@ def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
 @pytest.mark.parametrize("signature", ["serving_default", "nbest"])
 def test_an_export_without_text_does_not_translate(exports, signature):
     with pytest.raises(BadInput, match=f"no '{signature}' of text in it; was it made with --ids"):
-        saved_model.load(exports / "ids", signature)
+        saved_model.load(exports / "ids" / "1", signature)
 
 
 @pytest.mark.parametrize(
