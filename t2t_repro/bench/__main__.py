@@ -33,6 +33,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--account", action="store_true", help="train: also print where the time of a step goes"
     )
+    flags.add_argument(
+        "--format",
+        choices=("saved_model", "litert"),
+        default="saved_model",
+        help="decode: the engine; litert is compared with CTranslate2, both in int8",
+    )
     flags.add_argument("--problem", default="toy_ende", help="input, table3: the problem to use")
     flags.add_argument(
         "--pairs",
@@ -64,6 +70,8 @@ def main() -> None:
         raise BadInput(f"--pairs: wanted at least 0, got {given.pairs}")
     if given.what not in _READ_TEXT and (settings := cli.settings(given)):
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
+    if given.what != "decode" and given.format != "saved_model":
+        raise BadInput("--format: only for decode")
     _check_train(given)
     _check_table3(given)
     if given.backend == "tensorflow" and given.what != "table3":  # which trains in other processes
@@ -120,7 +128,11 @@ def training_steps(given: argparse.Namespace) -> Iterator[Row]:
 
 
 def beam_search(given: argparse.Namespace) -> Iterator[Row]:
-    """Measure beam search at base size; see `bench.decode`."""
+    """Measure beam search at base size; see `bench.decode`, or `bench.litert` for LiteRT."""
+    if given.format == "litert":
+        from t2t_repro.bench import litert
+
+        return litert.rows(given.repeats)
     from t2t_repro.bench import decode
 
     return decode.rows(given.repeats)

@@ -54,7 +54,7 @@ def rows(repeats: int) -> Iterator[Row]:
         decoder = Decoder(precision)
         floors = _floors_ms(precision, repeats)
         for batch in BATCHES:
-            source = _sources(np.full(batch, LENGTH))
+            source = sources(np.full(batch, LENGTH))
             forced = functools.partial(decoder.forced, source)
             seconds = median_seconds(forced, repeats)
             longer = median_seconds(functools.partial(decoder.twice_as_long, source), repeats)
@@ -165,7 +165,7 @@ def bare_products(precision: str, batch: int) -> Callable[[], object]:
 
 def _mixed(decoder: Decoder, repeats: int) -> Row:
     """Measure the file of mixed lengths, with the longest lines first."""
-    batches = [_sources(part) for part in np.split(np.sort(MIXED)[::-1], len(MIXED) // 64)]
+    batches = [sources(part) for part in np.split(np.sort(MIXED)[::-1], len(MIXED) // 64)]
     seconds = median_seconds(
         lambda: [decoder.as_long_as_source(batch) for batch in batches], repeats
     )
@@ -175,7 +175,7 @@ def _mixed(decoder: Decoder, repeats: int) -> Row:
     }
 
 
-def _sources(lengths: np.ndarray) -> np.ndarray:
+def sources(lengths: np.ndarray) -> np.ndarray:
     """Return random pieces, each row ended by EOS and padded with PAD: int32 [b, s]."""
     position = np.arange(lengths.max())[None]
     pieces = np.random.default_rng(0).integers(3, ROWS, (len(lengths), lengths.max()))

@@ -64,14 +64,28 @@ def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
             "--format=litert: wanted full self-attention in the encoder; export with "
             "--format=saved_model"
         )
-    model = convert(run.model, run.vocabulary, run.config.decode, weights)
     with atomic_directory(directory) as unfinished:
-        (unfinished / "model.tflite").write_bytes(model)
-        run.vocabulary.save(unfinished)
+        write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
         write_settings(unfinished, run, "litert", weights)
-        shutil.copy(Path(__file__).with_name("litert_translator.py"), unfinished / "translator.py")
         if run.problem.postprocess:
             _copy_modules(unfinished)
+
+
+def write_model(
+    model: Transformer, vocabulary: Vocabulary, decode: Decode, directory: Path, weights: str
+) -> None:
+    """Write the model, its vocabulary and the reader into an existing directory.
+
+    Args:
+        model: A trained Transformer with full self-attention.
+        vocabulary: The model's vocabulary.
+        decode: The decode settings.
+        directory: The existing directory to write to.
+        weights: "float32" or "int8".
+    """
+    (directory / "model.tflite").write_bytes(convert(model, vocabulary, decode, weights))
+    vocabulary.save(directory)
+    shutil.copy(Path(__file__).with_name("litert_translator.py"), directory / "translator.py")
 
 
 def _copy_modules(directory: Path) -> None:

@@ -50,7 +50,7 @@ def test_floors_count_the_decoders_matrices(monkeypatch):
 
 
 def test_sources_end_with_eos_and_are_padded():
-    sources = bench_decode._sources(np.array([3, 1]))
+    sources = bench_decode.sources(np.array([3, 1]))
     assert (sources[0, :2] >= 3).all()
     assert sources[0, 2] == sources[1, 0] == bench_decode.EOS
     np.testing.assert_array_equal(sources[1, 1:], [0, 0])
