@@ -1,1 +1,1 @@
-"""Exports of a trained run to TensorFlow Serving and to CTranslate2."""
+"""Exports of a trained run: SavedModel, LiteRT and CTranslate2; written, and read again."""
