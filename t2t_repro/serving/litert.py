@@ -44,8 +44,12 @@ from t2t_repro.serving.export_directory import atomic_directory, write_settings
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
 
-# The modules that `litert_translator` imports to make trees of a parsing run's outputs.
-_TREES = ("errors", "parsing/linear_trees", "parsing/trees", "sources/text_files")
+# The modules that `litert_translator` imports to make trees of a parsing run's outputs. Without
+# __init__.py, another package called `pipelines` would go before this one.
+_TREES = (
+    *("__init__", "errors", "parsing/__init__", "parsing/linear_trees", "parsing/trees"),
+    *("sources/__init__", "sources/text_files"),
+)
 
 
 def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
@@ -267,9 +271,17 @@ def _with_one_matrix(content: bytes, shape: tuple[int, ...]) -> bytes:
         for tensor in graph.tensors
         if tensor.type == schema.TensorType.INT8 and tuple(tensor.shape) == shape
     ]
-    (kept,) = {tensor.buffer for tensor in same if tensor.quantization.scale is not None}
+    # Only the embedding has no scales in the file. Other matrices may have the same shape.
+    (table,) = {tensor.buffer for tensor in same if tensor.quantization.scale is None}
+    numbers = {t.buffer: np.asarray(model.buffers[t.buffer].data).view("int8") for t in same}
+    differences = {
+        buffer: np.abs(other.astype("int16") - numbers[table]).max()
+        for buffer, other in numbers.items()
+        if buffer != table
+    }
+    (kept,) = (buffer for buffer, difference in differences.items() if difference <= 1)
     for tensor in same:
-        if tensor.buffer != kept:
-            model.buffers[tensor.buffer].data = None
+        if tensor.buffer == table:
             tensor.buffer = kept
+    model.buffers[table].data = None
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
