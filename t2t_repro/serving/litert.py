@@ -273,15 +273,16 @@ def _with_one_matrix(content: bytes, shape: tuple[int, ...]) -> bytes:
     ]
     # Only the embedding has no scales in the file. Other matrices may have the same shape.
     (table,) = {tensor.buffer for tensor in same if tensor.quantization.scale is None}
-    numbers = {t.buffer: np.asarray(model.buffers[t.buffer].data).view("int8") for t in same}
-    differences = {
-        buffer: np.abs(other.astype("int16") - numbers[table]).max()
-        for buffer, other in numbers.items()
-        if buffer != table
-    }
-    (kept,) = (buffer for buffer, difference in differences.items() if difference <= 1)
-    for tensor in same:
-        if tensor.buffer == table:
-            tensor.buffer = kept
-    model.buffers[table].data = None
+    scaled = {tensor.buffer for tensor in same} - {table}
+
+    def numbers(buffer: int) -> np.ndarray:
+        return model.buffers[buffer].data.view("int8").astype("int16")
+
+    for buffer in scaled:  # unless the numbers are equal, and the converter shares them itself
+        if np.abs(numbers(buffer) - numbers(table)).max() <= 1:
+            for tensor in same:
+                if tensor.buffer == table:
+                    tensor.buffer = buffer
+            model.buffers[table].data = None
+            break
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))

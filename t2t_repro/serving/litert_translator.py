@@ -97,6 +97,8 @@ class Translator:
                 raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())
+            if (self._pieces.pad_id(), self._pieces.eos_id()) != (PAD, EOS):
+                raise ValueError(f"{PIECES} is the vocabulary of another program")
             self._model = _Model(directory / MODEL, threads or _cores())
         except _FAILURES as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
@@ -414,8 +416,10 @@ class _Beam:
         self.finished = np.concatenate([self.finished, grown], axis=1)[rows, best]
         self.finished_score = scores[rows, best]
 
-        keep = _best(np.where(ended, 2 * IMPOSSIBLE, log_prob), beam_size)
-        self.alive, self.alive_log_prob = grown[rows, keep], log_prob[rows, keep]
+        # An ended hypothesis ranks below an impossible one, and does not go on where all had to end.
+        going_on = np.where(ended, 2 * IMPOSSIBLE, log_prob).astype(np.float32)
+        keep = _best(going_on, beam_size)
+        self.alive, self.alive_log_prob = grown[rows, keep], going_on[rows, keep]
         parent = parent[rows, keep]
         self.mask = self.mask[rows, parent]
         self.mask[rows, np.arange(beam_size), self.position, parent] = 0
