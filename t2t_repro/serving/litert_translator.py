@@ -416,7 +416,7 @@ class _Beam:
         self.finished = np.concatenate([self.finished, grown], axis=1)[rows, best]
         self.finished_score = scores[rows, best]
 
-        # An ended hypothesis ranks below an impossible one, and does not go on where all had to end.
+        # Ended hypotheses rank below impossible ones, so that none goes on where all have to end.
         going_on = np.where(ended, 2 * IMPOSSIBLE, log_prob).astype(np.float32)
         keep = _best(going_on, beam_size)
         self.alive, self.alive_log_prob = grown[rows, keep], going_on[rows, keep]
