@@ -34,8 +34,8 @@ def made(tiny_run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ours(tiny_run, tmp_path_factory):
-    """Return the translations of the run itself, whose saved beam is 2."""
+def ours(tiny_run):
+    """Return the translations of the run itself."""
     from t2t_repro import experiment
 
     translator = experiment.restore(Workdir(tiny_run), {"beam_size": 2}).translator()

@@ -23,7 +23,7 @@ from tensorflow.lite.tools import flatbuffer_utils
 
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende, toy_parsing
-from pipelines.vocabulary import EOS, Vocabulary
+from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro.config import Decode, Model
 from t2t_repro.decoding.translator import Translator, nbest_lines
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
@@ -204,6 +204,25 @@ def test_models_of_other_shapes(build, vocabulary, tmp_path, changes, settings):
     assert any(lines[0].cut for lines in ours) == ("max_source_length" in settings)
 
 
+def test_equal_pieces_are_taken_in_their_order(build, vocabulary, tmp_path):
+    """Ties come in the order of ids, in whatever order their blocks of 64 are found."""
+    model, decode = build(embedding_rows=510, num_layers=1), Decode(beam_size=1, max_extra_length=2)
+    matrix = np.array(model.embedding.matrix)
+    matrix[:260] /= 10  # bytes come seldom
+    matrix[320:370] = matrix[384:434]  # the other 14 of a block make either block the first one
+    model.embedding.matrix.assign(matrix)
+    content = litert.convert(model, vocabulary, decode, "float32")
+    directory = written(tmp_path / "1", content, vocabulary, decode)
+    sources = [ids for ids in vocabulary.encode(MIXED) if len(ids) > 1]
+    theirs = litert_translator.Translator(directory, threads=1).decode(sources)
+    width = max(map(len, sources))
+    rows = [ids + [PAD] * (width - len(ids)) for ids in sources]
+    ours = Translator(model, vocabulary, decode).translate_ids(rows)["ids"].numpy()
+    for their, our in zip(theirs, ours, strict=True):
+        assert their.ids[0][their.ids[0] != PAD].tolist() == our[our != PAD].tolist()
+    assert np.isin(ours, range(320, 370)).any()
+
+
 def test_a_model_in_bfloat16_is_exported_in_float32(build, vocabulary, tmp_path):
     answers = []
     for dtype in ("float32", "mixed_bfloat16"):
@@ -330,6 +349,7 @@ def test_the_weights_are_in_memory_once(vocabulary, tmp_path):
     content = litert.convert(model, Large(), Decode(), "int8")
     directory = written(tmp_path / "1", content, vocabulary, Decode())
     shutil.copy(litert_translator.__file__, directory / "translator.py")
+    assert len(content) < 1.1 * model.count_params()  # with positions, in float32
     growth = int(clean_process.output_of("-c", MEMORY, directory))
     assert growth < 1.5 * len(content) + 8e6
 
