@@ -49,13 +49,7 @@ _fold = re.compile("[\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
 # What reading damaged files may raise.
 _FAILURES = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    OverflowError,
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError),
 )
 
 
