@@ -217,7 +217,8 @@ def test_equal_pieces_are_taken_in_their_order(build, vocabulary, tmp_path):
     theirs = litert_translator.Translator(directory, threads=1).decode(sources)
     width = max(map(len, sources))
     rows = [ids + [PAD] * (width - len(ids)) for ids in sources]
-    ours = Translator(model, vocabulary, decode).translate_ids(rows)["ids"].numpy()
+    tensorflow = Translator(model, vocabulary, decode)  # a name keeps its weights alive
+    ours = tensorflow.translate_ids(rows)["ids"].numpy()
     for their, our in zip(theirs, ours, strict=True):
         assert their.ids[0][their.ids[0] != PAD].tolist() == our[our != PAD].tolist()
     assert np.isin(ours, range(320, 370)).any()
