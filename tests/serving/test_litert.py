@@ -23,7 +23,7 @@ from tensorflow.lite.tools import flatbuffer_utils
 
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende, toy_parsing
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode, Model
 from t2t_repro.decoding.translator import Translator, nbest_lines
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
@@ -169,6 +169,14 @@ def test_a_very_long_sentence_is_cut(run, translator):
     assert line.score == pytest.approx(expected.scores[0], abs=1e-5)
 
 
+def test_a_sentence_of_the_greatest_length_is_not_cut(vocabulary, copy):
+    (ids,) = vocabulary.encode(SOURCES[:1])
+    for longest, cut in ((len(ids), False), (len(ids) - 1, True)):
+        with_settings(copy, max_source_length=longest)
+        ((line,),) = litert_translator.Translator(copy, threads=1).nbest(SOURCES[:1], 1)
+        assert line.cut == cut
+
+
 def test_a_forced_length(translator, vocabulary):
     sources = vocabulary.encode(SOURCES[:5])
     for found in translator.decode(sources, 1, forced_length=21):
@@ -202,26 +210,6 @@ def test_models_of_other_shapes(build, vocabulary, tmp_path, changes, settings):
             distinct.add(our[0].translation)
     assert len(distinct) > 8
     assert any(lines[0].cut for lines in ours) == ("max_source_length" in settings)
-
-
-def test_equal_pieces_are_taken_in_their_order(build, vocabulary, tmp_path):
-    """Ties come in the order of ids, in whatever order their blocks of 64 are found."""
-    model, decode = build(embedding_rows=510, num_layers=1), Decode(beam_size=1, max_extra_length=2)
-    matrix = np.array(model.embedding.matrix)
-    matrix[:260] /= 10  # bytes come seldom
-    matrix[320:370] = matrix[384:434]  # the other 14 of a block make either block the first one
-    model.embedding.matrix.assign(matrix)
-    content = litert.convert(model, vocabulary, decode, "float32")
-    directory = written(tmp_path / "1", content, vocabulary, decode)
-    sources = [ids for ids in vocabulary.encode(MIXED) if 1 < len(ids) < 30]
-    theirs = litert_translator.Translator(directory, threads=1).decode(sources)
-    width = max(map(len, sources))
-    rows = [ids + [PAD] * (width - len(ids)) for ids in sources]
-    tensorflow = Translator(model, vocabulary, decode)  # a name keeps its weights alive
-    ours = tensorflow.translate_ids(rows)["ids"].numpy()
-    for their, our in zip(theirs, ours, strict=True):
-        assert their.ids[0][their.ids[0] != PAD].tolist() == our[our != PAD].tolist()
-    assert np.isin(ours, range(320, 370)).any()
 
 
 def test_a_model_in_bfloat16_is_exported_in_float32(build, vocabulary, tmp_path):
