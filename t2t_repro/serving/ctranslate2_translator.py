@@ -47,7 +47,9 @@ class Translator:
             self._vocabulary = Vocabulary.load(directory)
             self._ids = {piece: i for i, piece in enumerate(self._vocabulary.pieces)}
             self._translator = ctranslate2.Translator(str(directory), device="cpu")
-        except (OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        except (
+            *(OSError, ValueError, LookupError, TypeError, RuntimeError, OverflowError),
+        ) as error:
             reason = " ".join(str(error).split())[:200]
             raise BadInput(
                 f"{directory}: not a usable export ({reason}); make one with "

@@ -44,8 +44,12 @@ from t2t_repro.serving.export_directory import atomic_directory, write_settings
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
 
-# The modules that `litert_translator` imports to make trees of a parsing run's outputs.
-_TREES = ("errors", "parsing/linear_trees", "parsing/trees", "sources/text_files")
+# The modules that `litert_translator` imports to make trees of a parsing run's outputs. Without
+# __init__.py, another package called `pipelines` would go before this one.
+_TREES = (
+    *("__init__", "errors", "parsing/__init__", "parsing/linear_trees", "parsing/trees"),
+    *("sources/__init__", "sources/text_files"),
+)
 
 
 def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
@@ -281,9 +285,18 @@ def _with_one_matrix(content: bytes, shape: tuple[int, ...]) -> bytes:
         for tensor in graph.tensors
         if tensor.type == schema.TensorType.INT8 and tuple(tensor.shape) == shape
     ]
-    (kept,) = {tensor.buffer for tensor in same if tensor.quantization.scale is not None}
-    for tensor in same:
-        if tensor.buffer != kept:
-            model.buffers[tensor.buffer].data = None
-            tensor.buffer = kept
+    # Only the embedding has no scales in the file. Other matrices may have the same shape.
+    (table,) = {tensor.buffer for tensor in same if tensor.quantization.scale is None}
+    scaled = {tensor.buffer for tensor in same} - {table}
+
+    def numbers(buffer: int) -> np.ndarray:
+        return model.buffers[buffer].data.view("int8").astype("int16")
+
+    for buffer in scaled:  # unless the numbers are equal, and the converter shares them itself
+        if np.abs(numbers(buffer) - numbers(table)).max() <= 1:
+            for tensor in same:
+                if tensor.buffer == table:
+                    tensor.buffer = buffer
+            model.buffers[table].data = None
+            break
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))

@@ -47,6 +47,12 @@ _ROOM = 16  # target positions by which the cache grows
 _fold = re.compile("[\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
 
+# What reading damaged files may raise.
+_FAILURES = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError),
+)
+
+
 class Unusable(ValueError):
     """A directory that is not an export this reader can use; the message says why."""
 
@@ -87,10 +93,14 @@ class Translator:
             self.alpha = float(decode["alpha"])
             self.max_extra_length = int(decode["max_extra_length"])
             self.max_source_length = int(decode["max_source_length"])
+            if not (self.alpha >= 0 and self.max_extra_length >= 0 and self.max_source_length > 1):
+                raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())
-            self._model = _Model(directory / MODEL, threads or len(os.sched_getaffinity(0)))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            if (self._pieces.pad_id(), self._pieces.eos_id()) != (PAD, EOS):
+                raise ValueError(f"{PIECES} is the vocabulary of another program")
+            self._model = _Model(directory / MODEL, threads or _cores())
+        except _FAILURES as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
             raise Unusable(f"{directory}: not a usable LiteRT export ({reason})") from None
         self.beam_size = self._model.beam_size
@@ -176,6 +186,13 @@ class Translator:
             texts = [tree_of(sentence, text) for text in texts]
         texts += [""] * int(np.sum(~found))
         return [Line(*pair, cut) for pair in zip(texts, hypotheses.scores.tolist(), strict=True)]
+
+
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # not Linux
 
 
 def _check(settings: Any) -> None:
@@ -399,8 +416,10 @@ class _Beam:
         self.finished = np.concatenate([self.finished, grown], axis=1)[rows, best]
         self.finished_score = scores[rows, best]
 
-        keep = _best(np.where(ended, 2 * IMPOSSIBLE, log_prob), beam_size)
-        self.alive, self.alive_log_prob = grown[rows, keep], log_prob[rows, keep]
+        # Ended hypotheses rank below impossible ones, so that none goes on where all have to end.
+        going_on = np.where(ended, 2 * IMPOSSIBLE, log_prob).astype(np.float32)
+        keep = _best(going_on, beam_size)
+        self.alive, self.alive_log_prob = grown[rows, keep], going_on[rows, keep]
         parent = parent[rows, keep]
         self.mask = self.mask[rows, parent]
         self.mask[rows, np.arange(beam_size), self.position, parent] = 0

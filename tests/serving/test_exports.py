@@ -1,0 +1,137 @@
+"""Exports of every format, and the run they were made of, loaded alike and translating alike."""
+
+import json
+import shutil
+from itertools import islice
+
+import commands
+import numpy as np
+import pytest
+
+import t2t_repro
+from pipelines.errors import BadInput
+from pipelines.toy import toy_ende
+from t2t_repro.serving import ctranslate2, exports, litert, saved_model
+from t2t_repro.workdir import Workdir
+
+pytest.importorskip("ctranslate2")
+pytest.importorskip("ai_edge_litert")
+LINES = ["", *(pair["source"] for pair in islice(toy_ende.examples("dev"), 100))]
+SAVE = {"saved_model": saved_model.save, "litert": litert.save, "ctranslate2": ctranslate2.save}
+
+
+@pytest.fixture(scope="module")
+def made(tiny_run, tmp_path_factory):
+    """Return a directory with an export of each format, and an older version that is unusable."""
+    from t2t_repro import experiment
+
+    run = experiment.restore(Workdir(tiny_run), {"beam_size": 2})
+    directory = tmp_path_factory.mktemp("exports")
+    for name, save in SAVE.items():
+        save(run, directory / name / "10")
+        (directory / name / "9").mkdir()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ours(tiny_run):
+    """Return the translations of the run itself."""
+    from t2t_repro import experiment
+
+    translator = experiment.restore(Workdir(tiny_run), {"beam_size": 2}).translator()
+    return [lines[0].translation for lines in translator.lines()(LINES, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("saved_model", 1), ("litert", 1), ("ctranslate2", 0.9)]
+)
+def test_every_format_translates_like_the_run(made, ours, name, share):
+    """CTranslate2 prunes by another length penalty."""
+    model = t2t_repro.load(made / name)
+    theirs = model.translate(LINES)
+    same = [a == b for a, b in zip(theirs, ours, strict=True)]
+    assert np.mean(same) >= share
+    assert theirs[0] == ""
+    assert t2t_repro.load(str(made / name / "10")).translate(LINES[:3]) == theirs[:3]
+    with pytest.warns(UserWarning, match=r"the end was cut off: sentences \[1\]"):
+        assert model.translate(["The old house.", "long " * 1200])[0] != ""
+    assert model.translate([]) == []
+
+
+@pytest.mark.parametrize("name", SAVE)
+def test_nbest(made, name):
+    """The best of the n best is the translation, and blank lines have one."""
+    loader = getattr(exports, name)
+    best = [line for (line,) in loader(made / name)(iter(LINES[:9]), 4)]
+    beams = list(loader(made / name, 2)(iter(LINES[:9]), 4))
+    assert [row[0].translation for row in beams] == [line.translation for line in best]
+    assert all(len(row) == 2 and row[0].score >= row[1].score for row in beams)
+    assert [(line.translation, line.score) for line in beams[0]] == [("", 0), ("", -1e9)]
+    with pytest.raises(BadInput, match="--nbest=3: the search keeps 2 hypotheses; export with a"):
+        loader(made / name, 3)
+
+
+def test_versions_are_ordered_as_numbers(tmp_path):
+    for name in ("2", "10", "9", "x11", ".12.tmp"):
+        (tmp_path / name).mkdir()
+    assert exports.newest_version(tmp_path) == tmp_path / "10"
+    assert exports.newest_version(tmp_path / "9") == tmp_path / "9"
+
+
+def test_neither_run_nor_export(tmp_path):
+    (tmp_path / "3").mkdir()
+    message = rf"{tmp_path}/3: no run .* and no export .*model.tflite.* there"
+    with pytest.raises(BadInput, match=message):
+        t2t_repro.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("litert", "model.tflite"), ("ctranslate2", "model.bin")]
+)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path, file: (path / file).write_bytes(b"random"),
+        lambda path, _: (path / "settings.json").write_text("[]"),
+        lambda path, _: (path / "settings.json").unlink(),
+        lambda path, _: (path / "vocabulary.model").write_bytes(b"random"),
+        lambda path, _: (path / "settings.json").write_text(
+            (path / "settings.json").read_text().replace('"alpha": 0.6', '"alpha": "x"')
+        ),
+        lambda path, _: (path / "settings.json").write_text(
+            (path / "settings.json").read_text().replace(": 20,", ": Infinity,")
+        ),
+    ],
+    ids=["model", "list", "no settings", "vocabulary", "alpha", "infinity"],
+)
+def test_a_damaged_export_is_named_with_a_remedy(made, tmp_path, name, file, damage):
+    copy = shutil.copytree(made / name / "10", tmp_path / "1")
+    damage(copy, file)
+    with pytest.raises(BadInput) as refusal:
+        t2t_repro.load(copy)
+    message = str(refusal.value)
+    assert message.startswith(f"{copy}: not a usable ")
+    assert message.endswith("make one with python -m t2t_repro.export")
+    assert len(message.splitlines()) == 1
+
+
+WITHOUT = """
+import sys, t2t_repro
+translations = t2t_repro.load(sys.argv[1]).translate(["The old house is not small."])
+print(sorted({"tensorflow", "keras", "tensorflow_text"} & {*sys.modules}), *translations)
+"""
+
+
+@pytest.mark.parametrize("name", ["litert", "ctranslate2"])
+def test_two_formats_load_without_tensorflow(made, name):
+    (expected,) = t2t_repro.load(made / name).translate(["The old house is not small."])
+    done = commands.python("-c", WITHOUT, made / name)
+    assert done.stdout.decode() == f"[] {expected}\n"
+
+
+@pytest.mark.parametrize("name", SAVE)
+def test_settings(made, name):
+    folder = made / name / "10" / ("assets.extra" if name == "saved_model" else "")
+    settings = json.loads((folder / "settings.json").read_text())
+    assert (settings["format"], settings["weights"]) == (name, "float32")
+    assert settings["decode"]["beam_size"] == 2
