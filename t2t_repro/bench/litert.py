@@ -83,6 +83,7 @@ def _write(export: Path, peer: Path) -> None:
     """Write the same random model in both formats."""
     from t2t_repro.model.transformer import Transformer
     from t2t_repro.serving import ctranslate2, litert
+    from t2t_repro.serving.export_directory import FORMAT_VERSION, digests
 
     vocabulary, decode = _vocabulary(), config.Decode()
     model = Transformer(config.Model(), ROWS, "float32")
@@ -90,7 +91,10 @@ def _write(export: Path, peer: Path) -> None:
         directory.mkdir()
     litert.write_model(model, vocabulary, decode, export, "int8")
     ctranslate2.write_model(model, vocabulary, decode, peer, "int8")
-    settings = {"format": "litert", "format_version": 1, "output": "text", "decode": vars(decode)}
+    settings = {
+        **{"format": "litert", "format_version": FORMAT_VERSION, "output": "text"},
+        **{"decode": vars(decode), "sha256": digests(export)},
+    }
     (export / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
 

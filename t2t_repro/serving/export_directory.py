@@ -1,6 +1,7 @@
 """The common part of all exports: a directory made whole or not at all, and its settings.json."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -50,9 +51,19 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
 
 
 def write_settings(directory: Path, run: "Experiment", format: str, weights: str) -> None:
-    """Write settings.json into a directory."""
-    text = json.dumps(settings(run, format, weights), indent=2) + "\n"
+    """Write settings.json into a directory, with the SHA-256 of the files that are in it."""
+    described = settings(run, format, weights) | {"sha256": digests(directory)}
+    text = json.dumps(described, indent=2) + "\n"
     (directory / "settings.json").write_text(text, encoding="utf-8")
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file in a directory, by name."""
+    found = {}
+    for path in sorted(path for path in directory.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ Axes: b sentences, m hypotheses of a sentence, h heads, s source positions, t ta
 """
 
 import ctypes
+import hashlib
 import json
 import mmap
 import os
@@ -36,12 +37,14 @@ FORMAT_VERSION = 1  # of the directory; raised when an older reader could not us
 PAD, EOS = 0, 1
 IMPOSSIBLE = -1e9  # log-probability of a forbidden token; finite, so that no sum is NaN
 
-# Sentences decoded at once: more of them take longer each, because the cache no longer fits the
-# processor's own. 64 sentences of base size take 1.35 s by 16, and 1.55 s at once (2 cores).
-_LINES = 16
-_POSITIONS = 4_096  # and at most so many of their source and target positions together
+# Sentences decoded at once, at most: so many, so many positions of source and target together, and
+# so many numbers in the cache at one position: 16 sentences of the paper's base. More would
+# not fit the processor's own cache: 64 sentences take 1.3 s by 16, and 1.6 s at once (2 cores).
+_LINES = 64
+_POSITIONS = 16_384
+_NUMBERS = 400_000
 _ENCODED = 128  # source positions encoded at once, unless one sentence has more
-_ROOM = 16  # target positions by which the cache grows
+_ROOM = 8  # target positions by which the cache grows; then finished sentences are dropped, too
 
 # Characters that would end a line, and lone surrogates, are read and written as a space.
 _fold = re.compile("[\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
@@ -88,6 +91,8 @@ class Translator:
         try:
             settings = json.loads((directory / SETTINGS).read_text(encoding="utf-8"))
             _check(settings)
+            for name in (MODEL, PIECES):
+                _check_content(directory / name, settings["sha256"][name])
             self._makes_trees = settings["output"] == "trees"
             decode = settings["decode"]
             self.alpha = float(decode["alpha"])
@@ -151,7 +156,8 @@ class Translator:
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         while order:
             positions = 2 * len(sources[order[0]]) + self.max_extra_length
-            count = min(_LINES, max(1, _POSITIONS // positions))
+            limits = _LINES, _POSITIONS // positions, _NUMBERS // self._model.numbers
+            count = max(1, min(limits))
             yield order[:count]
             order = order[count:]
 
@@ -207,6 +213,13 @@ def _check(settings: Any) -> None:
         )
 
 
+def _check_content(path: Path, digest: str) -> None:
+    """Raise ValueError if a file is not the one that was exported."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise ValueError(f"{path.name} is damaged: its SHA-256 is not the one in {SETTINGS}")
+
+
 class _Model:
     """model.tflite: the encoder, one step of the decoder, and the decoder's cache.
 
@@ -215,8 +228,6 @@ class _Model:
     """
 
     def __init__(self, path: Path, threads: int):
-        if not path.is_file():
-            raise ValueError(f"{path.name} is missing")
         self._interpreter = Interpreter(str(path), num_threads=threads)
         runner = self._interpreter.get_signature_runner("decode")
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
@@ -229,6 +240,11 @@ class _Model:
         self.beam_size = int(self._shape["tokens"][1])
         self._cached = sorted(name for name in inputs if name.startswith(("key_", "value_")))
         self._memory = sorted(name for name in inputs if name.startswith("memory_"))
+        # In the cache at one position of one sentence.
+        self.numbers = sum(
+            self.beam_size * int(self._shape[name][1]) * int(self._shape[name][3])
+            for name in self._cached
+        )
         if not (self._cached and self._memory):
             raise ValueError(f"{path.name} has no inputs for keys and values")
         # SignatureRunner holds on to the interpreter, which then refuses to run.

@@ -9,7 +9,7 @@ from t2t_repro.config import Model
 
 
 def test_a_ratio_is_of_tokens_per_second():
-    ours = [Call(seconds=0.5, tokens=30), Call(seconds=1.0, tokens=30), Call(seconds=9.0, tokens=30)]
+    ours = [Call(seconds=seconds, tokens=30) for seconds in (0.5, 1.0, 9.0)]
     theirs = [Call(seconds=2.0, tokens=40)] * 3  # an engine may produce another number of tokens
     row = bench_litert._speeds([ours, theirs, [Call(seconds=1.0, tokens=60)]])
     assert row["target_tokens_per_s"] == 30  # the median, which a single slow call does not change

@@ -75,7 +75,16 @@ def written(directory, content, vocabulary, decode, output="text"):
     (directory / "model.tflite").write_bytes(content)
     vocabulary.save(directory)
     settings = {"format": "litert", "format_version": 1, "output": output, "decode": vars(decode)}
+    settings["sha256"] = export_directory.digests(directory)
     (directory / "settings.json").write_text(json.dumps(settings))
+    return directory
+
+
+def signed(directory):
+    """Write the SHA-256 of the present files into settings.json, as a malicious export would."""
+    path = directory / "settings.json"
+    digests = export_directory.digests(directory)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digests}))
     return directory
 
 
@@ -475,13 +484,13 @@ def changed(**changes):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        ("model.tflite", None, "model.tflite is missing"),
+        ("model.tflite", None, "'model.tflite'"),
         ("model.tflite", b"", ""),
         ("model.tflite", lambda content: content[: len(content) // 2], "not a valid Flatbuffer"),
         ("model.tflite", lambda content: content[:-1], "not a valid Flatbuffer"),
         ("model.tflite", np.random.default_rng(1).bytes(9999), "not a valid Flatbuffer"),
         ("model.tflite", lambda _: of_other_signatures(), ""),
-        ("vocabulary.model", None, "No such file"),
+        ("vocabulary.model", None, "'vocabulary.model'"),
         ("vocabulary.model", b"", ""),
         ("vocabulary.model", b"random", ""),
         ("settings.json", None, "No such file"),
@@ -499,10 +508,12 @@ def changed(**changes):
         ("settings.json", changed(decode=[0.6, 50]), "list"),
         ("settings.json", changed(decode={"alpha": 0.6}), "max_extra_length"),
     ],
-    ids=lambda value: str(value)[:30],
+    ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )
 def test_a_damaged_export(copy, name, content, reason):
     damage(copy, name, content)
+    if name != "settings.json":
+        signed(copy)
     with pytest.raises(litert_translator.Unusable) as refusal:
         litert_translator.Translator(copy)
     message = str(refusal.value)
@@ -537,17 +548,28 @@ def test_the_vocabulary_of_another_program(copy):
         sentence_iterator=iter(SOURCES), model_writer=model, vocab_size=200, minloglevel=2
     )
     (copy / "vocabulary.model").write_bytes(model.getvalue())
+    signed(copy)
     with pytest.raises(litert_translator.Unusable, match="vocabulary"):
         litert_translator.Translator(copy)
 
 
+@pytest.mark.parametrize("name", ["model.tflite", "vocabulary.model"])
+def test_one_changed_byte(copy, name):
+    content = bytearray((copy / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    damage(copy, name, content)
+    with pytest.raises(litert_translator.Unusable, match=f"{name} is damaged: its SHA-256"):
+        litert_translator.Translator(copy)
+
+
 FUZZ = """
-import random, sys
+import hashlib, json, random, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from translator import Translator, Unusable
 
 rng, directory = random.Random(7), Path(sys.argv[1])
+original = (directory / "settings.json").read_bytes()
 for number in range(80):
     path = directory / ("settings.json" if number % 4 == 0 else "model.tflite")
     whole = path.read_bytes()
@@ -558,6 +580,10 @@ for number in range(80):
     for _ in range(rng.randint(1, 4)):
         content[rng.randrange(start, end)] = rng.randrange(256)
     path.write_bytes(content)
+    if path.name == "model.tflite":  # else its SHA-256 gives it away
+        settings = json.loads(original)
+        settings["sha256"][path.name] = hashlib.sha256(content).hexdigest()
+        (directory / "settings.json").write_text(json.dumps(settings))
     try:
         Translator(directory, threads=1)
         print("loads")
@@ -565,6 +591,7 @@ for number in range(80):
         print(str(error).startswith(str(directory)))
     path.unlink()  # not overwritten, because the interpreter may have it mapped
     path.write_bytes(whole)
+    (directory / "settings.json").write_bytes(original)
 Translator(directory, threads=1)
 """
 

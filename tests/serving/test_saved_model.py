@@ -1,6 +1,7 @@
 """The SavedModel: its signatures, its graph, the processes that load it, and its other files."""
 
 import functools
+import hashlib
 import json
 import re
 import sys
@@ -268,6 +269,8 @@ def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
 
 def test_settings_are_readable_without_tensorflow(run, exports):
     settings = json.loads((exports / "bfloat16/1/assets.extra/settings.json").read_text())
+    name = "tf_serving_warmup_requests"
+    requests = (exports / "bfloat16/1/assets.extra" / name).read_bytes()
     assert settings == {
         "t2t_repro": t2t_repro.__version__,
         "format": "saved_model",
@@ -281,6 +284,7 @@ def test_settings_are_readable_without_tensorflow(run, exports):
         "vocabulary_sha256": run.vocabulary.fingerprint,
         "model": vars(run.config.model),
         "decode": vars(run.config.decode),
+        "sha256": {name: hashlib.sha256(requests).hexdigest()},
     }
     assert settings["decode"]["beam_size"] == 3  # the exported value, not the run's
 
