@@ -120,7 +120,12 @@ class Translator:
         A sentence of more than `max_source_length` pieces loses its end; its lines are marked as
         cut. Where the search finds fewer than `count` hypotheses, the last are empty with a score
         of IMPOSSIBLE. White space alone translates to the empty string, with score 0.
+
+        Raises:
+            ValueError: `count` is not between 1 and the beam size.
         """
+        if not 1 <= count <= self.beam_size:
+            raise ValueError(f"count: wanted 1 to the beam size {self.beam_size}, got {count}")
         texts = [_fold.sub(" ", sentence) for sentence in sentences]
         pieces, longest = self._pieces.encode(texts), self.max_source_length - 1
         sources = [[*ids[:longest], EOS] for ids in pieces]
@@ -454,7 +459,11 @@ def _best(values: np.ndarray, count: int) -> np.ndarray:
 
 def main() -> None:
     """Translate stdin to stdout, with the export in this file's directory."""
-    translator = Translator(Path(__file__).parent)
+    try:
+        translator = Translator(Path(__file__).parent)
+    except Unusable as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     lines = (line.removesuffix(b"\n").decode(errors="replace") for line in sys.stdin.buffer)
     while window := list(islice(lines, 4096)):
         print(*translator.translate(window), sep="\n", flush=True)

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -410,12 +411,38 @@ def test_a_fresh_environment(exported, translator, tmp_path):
     pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     subprocess.run([*pip, *packages], check=True, timeout=300)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    printed = subprocess.check_output(
-        [python, exported / "translator.py"],
-        input="\n".join([*SOURCES[:200], ""]).encode(),
-        env=environment,
+
+    def printed(*arguments, lines=()):
+        given = "\n".join([*lines, ""]).encode()
+        output = subprocess.check_output([python, *arguments], input=given, env=environment)
+        return output.decode().split("\n")[:-1]
+
+    expected = translator.translate(SOURCES[:200])
+    assert printed(exported / "translator.py", lines=SOURCES[:200]) == expected
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(import sys\n.*?)```", page, re.DOTALL)
+    example = example.replace("runs/toy_ende/litert/1", str(exported)).replace(", 4)", ", 3)")
+    both, *beam = printed("-c", example)
+    texts = ["The house is old.", "We know that the house is old."]
+    assert both == str(translator.translate(texts))
+    assert [line.split(" ", 1)[1] for line in beam] == [
+        f"{line.translation} False" for line in translator.nbest(texts[:1], 3)[0]
+    ]
+
+
+def test_more_hypotheses_than_the_beam_are_refused(translator):
+    with pytest.raises(ValueError, match="count: wanted 1 to the beam size 3, got 4"):
+        translator.nbest(["Yes."], 4)
+
+
+def test_the_directory_alone_refuses_a_damaged_file_in_one_line(copy):
+    damage(copy, "vocabulary.model", b"")
+    done = subprocess.run(
+        [sys.executable, copy / "translator.py"], input=b"", capture_output=True, check=False
     )
-    assert printed.decode().split("\n")[:-1] == translator.translate(SOURCES[:200])
+    assert done.returncode == 2
+    assert done.stderr.decode().startswith(f"error: {copy}: not a usable LiteRT export (vocab")
+    assert done.stderr.count(b"\n") == 1
 
 
 @pytest.fixture(scope="module")
