@@ -371,6 +371,15 @@ def test_the_reader_imports_three_packages():
     assert others == {"numpy", "sentencepiece", "ai_edge_litert.interpreter", trees}
 
 
+def test_every_operation_is_one_of_litert_s_own(exported):
+    """A phone's interpreter has no operations of TensorFlow, and none of ours."""
+    model = flatbuffer_utils.read_model(str(exported / "model.tflite"))
+    kinds = {code.builtinCode for code in model.operatorCodes}
+    assert schema.BuiltinOperator.FULLY_CONNECTED in kinds
+    assert schema.BuiltinOperator.CUSTOM not in kinds
+    assert not any(code.customCode for code in model.operatorCodes)
+
+
 def test_the_reader_knows_the_version_of_the_format():
     assert litert_translator.FORMAT_VERSION == export_directory.FORMAT_VERSION
 
