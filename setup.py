@@ -16,7 +16,7 @@ PEERS = [
 
 # Writes and runs `export --format=ctranslate2`; 150 MB that training has no use for.
 CTRANSLATE2 = ["ctranslate2>=4.8,<5"]
-# Runs `export --format=litert` without TensorFlow: 59 MB, of which TensorFlow itself has no part.
+# Runs `export --format=litert`, which TensorFlow writes but other programs need not have; 59 MB.
 LITERT = ["ai-edge-litert>=2.3,<3"]
 JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine

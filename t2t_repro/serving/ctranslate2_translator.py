@@ -17,6 +17,9 @@ from pipelines.vocabulary import Vocabulary
 _LENGTH_PENALTY = 0.6  # exponent of CTranslate2's own penalty, by which it prunes
 _BATCH = 64  # sentences decoded at once
 
+# What reading damaged files may raise.
+_FAILURES = (OSError, ValueError, ArithmeticError, LookupError, TypeError, RuntimeError)
+
 
 class Line(NamedTuple):
     """A translation of one line."""
@@ -47,9 +50,7 @@ class Translator:
             self._vocabulary = Vocabulary.load(directory)
             self._ids = {piece: i for i, piece in enumerate(self._vocabulary.pieces)}
             self._translator = ctranslate2.Translator(str(directory), device="cpu")
-        except (
-            *(OSError, ValueError, LookupError, TypeError, RuntimeError, OverflowError),
-        ) as error:
+        except _FAILURES as error:
             reason = " ".join(str(error).split())[:200]
             raise BadInput(
                 f"{directory}: not a usable export ({reason}); make one with "

@@ -285,7 +285,7 @@ def _with_one_matrix(content: bytes, shape: tuple[int, ...]) -> bytes:
         for tensor in graph.tensors
         if tensor.type == schema.TensorType.INT8 and tuple(tensor.shape) == shape
     ]
-    # Only the embedding has no scales in the file. Other matrices may have the same shape.
+    # Only the embedding has no scales in the file; other matrices may have the same shape.
     (table,) = {tensor.buffer for tensor in same if tensor.quantization.scale is None}
     scaled = {tensor.buffer for tensor in same} - {table}
 

@@ -41,18 +41,25 @@ IMPOSSIBLE = -1e9  # log-probability of a forbidden token; finite, so that no su
 # so many numbers in the cache at one position: 16 sentences of the paper's base. More would
 # not fit the processor's own cache: 64 sentences take 1.3 s by 16, and 1.6 s at once (2 cores).
 _LINES = 64
-_POSITIONS = 16_384
+_POSITIONS = 8_192
 _NUMBERS = 400_000
 _ENCODED = 128  # source positions encoded at once, unless one sentence has more
-_ROOM = 8  # target positions by which the cache grows; then finished sentences are dropped, too
+# Target positions by which the cache grows, or a quarter of what it has; finished sentences are
+# dropped then, too.
+_ROOM = 8
 
 # Characters that would end a line, and lone surrogates, are read and written as a space.
 _fold = re.compile("[\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029\ud800-\udfff]")
 
-
 # What reading damaged files may raise.
 _FAILURES = (
-    *(OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError),
+    OSError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
 )
 
 
@@ -76,7 +83,7 @@ class Hypotheses(typing.NamedTuple):
 
 
 class Translator:
-    """A LiteRT export, ready to translate.
+    """A LiteRT export, ready to translate, in one thread at a time.
 
     Args:
         directory: The export, `<export_dir>/<version>`.
@@ -176,14 +183,14 @@ class Translator:
         self._model.start(sources)
         while True:
             going = beam.can_improve(n_best)
-            if beam.position % _ROOM == 0 or not going.any():
+            if beam.position == beam.room or not going.any():
                 for row in np.flatnonzero(~going):
                     results[int(numbers[row])] = beam.hypotheses(int(row))
                 if not going.any():
                     return [results[number] for number in range(len(sources))]
                 numbers = numbers[going]
                 beam.keep(going)
-                beam.make_room(_ROOM)
+                beam.make_room(max(_ROOM, beam.room // 4))
                 self._model.resize(going, beam.room)
             beam.grow(*self._model.step(beam))
 

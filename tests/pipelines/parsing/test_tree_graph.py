@@ -1,14 +1,13 @@
 """TensorFlow's operations make the same trees as `linear_trees` from the same outputs."""
 
 import random
-import re
 
 import pytest
 import tensorflow as tf
 from paths import DATA
 
 from pipelines.parsing import trees
-from pipelines.parsing.linear_trees import linear, restored
+from pipelines.parsing.linear_trees import linear, tree_of
 from pipelines.parsing.tree_graph import bracketed
 from pipelines.toy import toy_parsing
 
@@ -28,14 +27,8 @@ def in_the_graph(sentences, outputs):
     return [text.decode() for part in pairs for text in part.numpy()]
 
 
-def in_python(sentence, output):
-    """Return the expected tree; only ASCII white space separates words."""
-    escaped = sentence.replace("(", "-LRB-").replace(")", "-RRB-")
-    return trees.bracketed(restored(output, re.findall(r"\S+", escaped, re.ASCII)))
-
-
 def check(sentences, outputs):
-    expected = [in_python(*pair) for pair in zip(sentences, outputs, strict=True)]
+    expected = [tree_of(*pair) for pair in zip(sentences, outputs, strict=True)]
     assert in_the_graph(sentences, outputs) == expected
 
 
