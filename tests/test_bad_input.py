@@ -121,8 +121,12 @@ def files(directory):
         ("evaluate", "", "wanted --workdir, or --problem with --hypotheses and --references"),
         ("evaluate", "--workdir=x --hypotheses=y", "wanted --workdir, or --problem with"),
         ("evaluate", "--workdir=x --split=train", "choose from 'test', 'dev'"),
-        ("translate", "", "wanted one of --workdir and --saved_model"),
-        ("translate", "--workdir=x --saved_model=y", "wanted one of --workdir and --saved_model"),
+        ("translate", "", "wanted one of --workdir, --saved_model and --litert"),
+        (
+            "translate",
+            "--workdir=x --saved_model=y",
+            "wanted one of --workdir, --saved_model and --litert",
+        ),
         ("translate", "--saved_model=x --beam_size=2", "an export has its decode settings in it"),
         ("export", "--workdir=x", "--export_dir"),
     ],
@@ -329,7 +333,8 @@ def test_an_export_is_not_overwritten(refusal, trained, export):
 def test_an_unusable_export(refusal, export, spoil):
     spoil(export)
     message = refusal("translate", f"--saved_model={export}")
-    assert f"{export}: not a usable export" in message
+    assert f"error: {export}" in message
+    assert "not a usable export (" in message
     assert "python -m t2t_repro.export" in message
 
 

@@ -119,7 +119,7 @@ def test_a_mistake_leaves_no_work_directory(tmp_path):
     [
         ("evaluate", [], "wanted --workdir, or --problem with"),
         ("evaluate", ["--split=train"], "invalid choice: 'train'"),
-        ("translate", [], "wanted one of --workdir and --saved_model"),
+        ("translate", [], "wanted one of --workdir, --saved_model and --litert"),
         ("translate", ["--saved_model=e", "--beam_size=2"], "--beam_size: an export has its"),
         ("export", ["--workdir=w"], "required: --export_dir"),
     ],
