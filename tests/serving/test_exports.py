@@ -1,5 +1,6 @@
 """Exports of every format, and the run they were made of, loaded alike and translating alike."""
 
+import functools
 import json
 import shutil
 from itertools import islice
@@ -17,20 +18,25 @@ from t2t_repro.workdir import Workdir
 pytest.importorskip("ctranslate2")
 pytest.importorskip("ai_edge_litert")
 LINES = ["", *(pair["source"] for pair in islice(toy_ende.examples("dev"), 100))]
+FORMATS = [pytest.param("saved_model", marks=pytest.mark.slow), "litert", "ctranslate2"]
 SAVE = {"saved_model": saved_model.save, "litert": litert.save, "ctranslate2": ctranslate2.save}
 
 
 @pytest.fixture(scope="module")
 def made(tiny_run, tmp_path_factory):
-    """Return a directory with an export of each format, and an older version that is unusable."""
+    """Return a function that exports in a format, beside an older version that is unusable."""
     from t2t_repro import experiment
 
     run = experiment.restore(Workdir(tiny_run), {"beam_size": 2})
     directory = tmp_path_factory.mktemp("exports")
-    for name, save in SAVE.items():
-        save(run, directory / name / "10")
+
+    @functools.cache
+    def made(name):
+        SAVE[name](run, directory / name / "10")
         (directory / name / "9").mkdir()
-    return directory
+        return directory / name
+
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -43,32 +49,37 @@ def ours(tiny_run):
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("saved_model", 1), ("litert", 1), ("ctranslate2", 0.9)]
+    ("name", "share"),
+    [
+        pytest.param("saved_model", 1, marks=pytest.mark.slow),
+        ("litert", 1),
+        ("ctranslate2", 0.9),
+    ],
 )
 def test_every_format_translates_like_the_run(made, ours, name, share):
     """CTranslate2 prunes by another length penalty."""
-    model = t2t_repro.load(made / name)
+    model = t2t_repro.load(made(name))
     theirs = model.translate(LINES)
     same = [a == b for a, b in zip(theirs, ours, strict=True)]
     assert np.mean(same) >= share
     assert theirs[0] == ""
-    assert t2t_repro.load(str(made / name / "10")).translate(LINES[:3]) == theirs[:3]
+    assert t2t_repro.load(str(made(name) / "10")).translate(LINES[:3]) == theirs[:3]
     with pytest.warns(UserWarning, match=r"the end was cut off: sentences \[1\]"):
         assert model.translate(["The old house.", "long " * 1200])[0] != ""
     assert model.translate([]) == []
 
 
-@pytest.mark.parametrize("name", SAVE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_nbest(made, name):
     """The best of the n best is the translation, and blank lines have one."""
     loader = getattr(exports, name)
-    best = [line for (line,) in loader(made / name)(iter(LINES[:9]), 4)]
-    beams = list(loader(made / name, 2)(iter(LINES[:9]), 4))
+    best = [line for (line,) in loader(made(name))(iter(LINES[:9]), 4)]
+    beams = list(loader(made(name), 2)(iter(LINES[:9]), 4))
     assert [row[0].translation for row in beams] == [line.translation for line in best]
     assert all(len(row) == 2 and row[0].score >= row[1].score for row in beams)
     assert [(line.translation, line.score) for line in beams[0]] == [("", 0), ("", -1e9)]
     with pytest.raises(BadInput, match="--nbest=3: the search keeps 2 hypotheses; export with a"):
-        loader(made / name, 3)
+        loader(made(name), 3)
 
 
 def test_versions_are_ordered_as_numbers(tmp_path):
@@ -105,7 +116,7 @@ def test_neither_run_nor_export(tmp_path):
     ids=["model", "list", "no settings", "vocabulary", "alpha", "infinity"],
 )
 def test_a_damaged_export_is_named_with_a_remedy(made, tmp_path, name, file, damage):
-    copy = shutil.copytree(made / name / "10", tmp_path / "1")
+    copy = shutil.copytree(made(name) / "10", tmp_path / "1")
     damage(copy, file)
     with pytest.raises(BadInput) as refusal:
         t2t_repro.load(copy)
@@ -124,14 +135,14 @@ print(sorted({"tensorflow", "keras", "tensorflow_text"} & {*sys.modules}), *tran
 
 @pytest.mark.parametrize("name", ["litert", "ctranslate2"])
 def test_two_formats_load_without_tensorflow(made, name):
-    (expected,) = t2t_repro.load(made / name).translate(["The old house is not small."])
-    done = commands.python("-c", WITHOUT, made / name)
+    (expected,) = t2t_repro.load(made(name)).translate(["The old house is not small."])
+    done = commands.python("-c", WITHOUT, made(name))
     assert done.stdout.decode() == f"[] {expected}\n"
 
 
-@pytest.mark.parametrize("name", SAVE)
+@pytest.mark.parametrize("name", FORMATS)
 def test_settings(made, name):
-    folder = made / name / "10" / ("assets.extra" if name == "saved_model" else "")
+    folder = made(name) / "10" / ("assets.extra" if name == "saved_model" else "")
     settings = json.loads((folder / "settings.json").read_text())
     assert (settings["format"], settings["weights"]) == (name, "float32")
     assert settings["decode"]["beam_size"] == 2

@@ -196,8 +196,9 @@ def test_a_forced_length(translator, vocabulary):
 @pytest.mark.parametrize(
     ("changes", "settings"),
     [
-        ({"d_k": 7, "d_v": 5}, {}),
-        ({"learned_positions": 6}, {}),  # fewer than the sentences need: the last row repeats
+        pytest.param({"d_k": 7, "d_v": 5}, {}, marks=pytest.mark.slow),
+        # Fewer than the sentences need: the last row repeats.
+        pytest.param({"learned_positions": 6}, {}, marks=pytest.mark.slow),
         ({"num_layers": 1}, {"max_source_length": 8, "beam_size": 2}),
     ],
     ids=str,
