@@ -108,6 +108,7 @@ def test_odd_strings_come_back_normalised_in_both_versions(vocabulary):
     assert decode_in_graph(vocabulary, ids) == list(ODD.values())
 
 
+@pytest.mark.slow
 def test_every_unicode_character_is_the_same_in_both_versions(vocabulary):
     """Compare 1,112,064 characters, eight per sentence, with sentencepiece's own normaliser."""
     scalars = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]

@@ -94,6 +94,7 @@ def test_a_corpus_too_large_to_be_aligned_is_refused(toy_vocabulary, toy_split, 
         AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
 
 
+@pytest.mark.slow
 def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     """The pieces of BPE dropout are kept, and alignment uses the words that they spell."""
     settings = {"train_steps": 100, "cooldown_share": 0.25, "bpe_dropout": 0.1}
