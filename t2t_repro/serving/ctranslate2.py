@@ -26,7 +26,11 @@ from t2t_repro.config import Decode
 from t2t_repro.model.attention import MultiHeadAttention
 from t2t_repro.model.layers import AddNorm, FeedForward, sinusoids
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving.export_directory import atomic_directory, write_settings
+from t2t_repro.serving.export_directory import (
+    atomic_directory,
+    check_self_attention,
+    write_settings,
+)
 
 if typing.TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
@@ -59,11 +63,7 @@ def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
     Raises:
         BadInput: the encoder has no full self-attention, or the directory cannot be written.
     """
-    if not run.model.has_attention_weights:
-        raise BadInput(
-            "--format=ctranslate2: wanted full self-attention in the encoder; export with "
-            "--format=saved_model"
-        )
+    check_self_attention(run, "ctranslate2")
     with atomic_directory(directory) as unfinished:
         write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
         write_settings(unfinished, run, "ctranslate2", weights)

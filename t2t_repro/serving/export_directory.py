@@ -26,6 +26,15 @@ if typing.TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
+def check_self_attention(run: "Experiment", format: str) -> None:
+    """Raise BadInput unless every encoder layer has full self-attention."""
+    if not run.model.has_attention_weights:
+        raise BadInput(
+            f"--format={format}: wanted full self-attention in the encoder; export with "
+            "--format=saved_model"
+        )
+
+
 @contextlib.contextmanager
 def atomic_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to fill; it becomes `directory` at the end, or is deleted on an exception.

@@ -33,13 +33,16 @@ from tensorflow.lite.python import schema_py_generated as schema
 from tensorflow.lite.tools import flatbuffer_utils
 
 import pipelines
-from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.decoding.beam_search import IMPOSSIBLE
 from t2t_repro.model.fast_ops import BLOCK, pad_to_blocks
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving.export_directory import atomic_directory, write_settings
+from t2t_repro.serving.export_directory import (
+    atomic_directory,
+    check_self_attention,
+    write_settings,
+)
 
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
@@ -63,11 +66,7 @@ def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
     Raises:
         BadInput: the encoder has no full self-attention, or the directory cannot be written.
     """
-    if not run.model.has_attention_weights:
-        raise BadInput(
-            "--format=litert: wanted full self-attention in the encoder; export with "
-            "--format=saved_model"
-        )
+    check_self_attention(run, "litert")
     with atomic_directory(directory) as unfinished:
         write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
         write_settings(unfinished, run, "litert", weights)
