@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from t2t_repro.decoding.lines import Lines
 from t2t_repro.serving import exports
 from t2t_repro.workdir import Workdir
 
@@ -25,7 +26,7 @@ class LoadedModel:
         load("runs/toy_ende").translate(["The house is old."])  # ['Das Haus ist alt.']
     """
 
-    def __init__(self, lines: exports.Lines):
+    def __init__(self, lines: Lines):
         self._lines = lines
 
     def translate(self, sentences: Iterable[str]) -> list[str]:

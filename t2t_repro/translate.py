@@ -7,7 +7,7 @@ punctuation marks separated by spaces, as in the treebank.
 import argparse
 import sys
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from t2t_repro import cli
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
-    from t2t_repro.serving.exports import Line, Lines
+    from t2t_repro.decoding.lines import Line, Lines
 
 
 def parser() -> argparse.ArgumentParser:
@@ -123,7 +123,7 @@ def _lines() -> Iterator[str]:
             yield line.decode(errors="replace")
 
 
-def _with_progress(rows: "Iterator[Sequence[Line]]", at_once: bool) -> "Iterator[Sequence[Line]]":
+def _with_progress(rows: "Iterator[list[Line]]", at_once: bool) -> "Iterator[list[Line]]":
     """Yield the rows, with a progress bar on stderr unless translations appear on the terminal."""
     # Redrawn ten times a second on a terminal, twice a minute in a log file; short texts show none.
     interval = 0.1 if sys.stderr.isatty() else 30

@@ -16,6 +16,7 @@ from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.decoding.beam_search import IMPOSSIBLE
 from t2t_repro.decoding.decoder import make_decoder
+from t2t_repro.decoding.lines import Line, Lines
 from t2t_repro.model.transformer import Transformer
 
 Outputs = dict[str, tf.Tensor]
@@ -24,14 +25,6 @@ Postprocess = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) ->
 
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
-
-
-class Line(typing.NamedTuple):
-    """A translation of one line."""
-
-    translation: str
-    score: float  # log-probability over length penalty
-    cut: bool  # whether the source was too long and lost its end
 
 
 class IdsTranslator(tf.Module):
@@ -148,7 +141,7 @@ class Translator(IdsTranslator):
             "cut": cut,
         }
 
-    def lines(self, n_best: int = 1) -> "BestLines":
+    def lines(self, n_best: int = 1) -> Lines:
         """Return a function from lines to the `n_best` translations of each."""
         # A method that is a tf.function does not keep its object alive; the lambda does.
         return best_lines(self if n_best == 1 else lambda text: self.nbest(text), n_best)
@@ -204,11 +197,7 @@ def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> I
         ]
 
 
-# Called with lines of text and the number of lines to read before the first result.
-BestLines = Callable[[Iterable[str], int], Iterator[list[Line]]]
-
-
-def best_lines(function: Translate, n_best: int) -> BestLines:
+def best_lines(function: Translate, n_best: int) -> Lines:
     """Return a function from lines to the `n_best` translations of each, best first.
 
     Args:

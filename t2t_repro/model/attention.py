@@ -49,8 +49,8 @@ def attention_weights(query, keys, attention_mask):
     Args:
         query: [b, h, q, d_k].
         keys: list of [b, h, ., d_k], k keys in all.
-        attention_mask: bool, broadcasts to [b, h, q, k]; or the same as float32, 0 where a query
-            may look and -1e9 elsewhere. LiteRT has an addition that is faster than its selection.
+        attention_mask: bool, broadcasts to [b, h, q, k]; or float32, 0 where a query may look and
+            -1e9 elsewhere, which is added.
 
     Returns:
         float32 [b, h, q, k].

@@ -26,11 +26,7 @@ from t2t_repro.config import Decode
 from t2t_repro.model.attention import MultiHeadAttention
 from t2t_repro.model.layers import AddNorm, FeedForward, sinusoids
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving.export_directory import (
-    atomic_directory,
-    check_self_attention,
-    write_settings,
-)
+from t2t_repro.serving.export_directory import save_for_engine
 
 if typing.TYPE_CHECKING:
     from ctranslate2.specs import TransformerSpec
@@ -53,20 +49,12 @@ def check_installed() -> None:
 
 
 def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
-    """Write an export with its settings.json; the directory appears whole or not at all.
+    """Write an export with its settings.json, see `save_for_engine`."""
 
-    Args:
-        run: The restored run.
-        directory: The directory to make, <export_dir>/<version>.
-        weights: "float32" or "int8", the type that the matrices are stored in.
-
-    Raises:
-        BadInput: the encoder has no full self-attention, or the directory cannot be written.
-    """
-    check_self_attention(run, "ctranslate2")
-    with atomic_directory(directory) as unfinished:
+    def write(unfinished: Path) -> None:
         write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
-        write_settings(unfinished, run, "ctranslate2", weights)
+
+    save_for_engine(run, directory, "ctranslate2", weights, write)
 
 
 def write_model(

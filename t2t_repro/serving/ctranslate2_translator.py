@@ -6,27 +6,19 @@ docs/serving.md, "CTranslate2", says how CTranslate2's search differs from the p
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import ctranslate2
 
 from pipelines.errors import BadInput
 from pipelines.parsing.linear_trees import tree_of
 from pipelines.vocabulary import Vocabulary
+from t2t_repro.decoding.lines import Line
 
 _LENGTH_PENALTY = 0.6  # exponent of CTranslate2's own penalty, by which it prunes
 _BATCH = 64  # sentences decoded at once
 
 # What reading damaged files may raise.
 _FAILURES = (OSError, ValueError, ArithmeticError, LookupError, TypeError, RuntimeError)
-
-
-class Line(NamedTuple):
-    """A translation of one line."""
-
-    translation: str
-    score: float  # log-probability over length penalty
-    cut: bool  # whether the source was too long and lost its end
 
 
 class Translator:

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,29 @@ if typing.TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
-def check_self_attention(run: "Experiment", format: str) -> None:
-    """Raise BadInput unless every encoder layer has full self-attention."""
+def save_for_engine(
+    run: "Experiment", directory: Path, format: str, weights: str, write: Callable[[Path], None]
+) -> None:
+    """Write an export for another engine than TensorFlow; it appears whole or not at all.
+
+    Args:
+        run: The restored run.
+        directory: The directory to make, <export_dir>/<version>.
+        format: "litert" or "ctranslate2".
+        weights: "float32" or "int8", the type that the matrices are stored in.
+        write: Writes all files but settings.json into a directory.
+
+    Raises:
+        BadInput: the encoder has no full self-attention, or the directory cannot be written.
+    """
     if not run.model.has_attention_weights:
         raise BadInput(
             f"--format={format}: wanted full self-attention in the encoder; export with "
             "--format=saved_model"
         )
+    with atomic_directory(directory) as unfinished:
+        write(unfinished)
+        write_settings(unfinished, run, format, weights)
 
 
 @contextlib.contextmanager

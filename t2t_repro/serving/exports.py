@@ -4,32 +4,12 @@ TensorFlow is imported for a SavedModel only; the other formats answer in less t
 """
 
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
 from pipelines.errors import BadInput
-
-
-class Line(typing.Protocol):
-    """A translation of one line; each format's reader has a type of its own for it."""
-
-    @property
-    def translation(self) -> str:
-        """The text, or the tree in brackets."""
-
-    @property
-    def score(self) -> float:
-        """The log-probability over length penalty."""
-
-    @property
-    def cut(self) -> bool:
-        """Whether the source was too long and lost its end."""
-
-
-# Called with lines of text and the number of lines to read before the first result; yields the
-# n best translations of each line, best first.
-Lines = Callable[[Iterable[str], int], Iterator[Sequence[Line]]]
+from t2t_repro.decoding.lines import Line, Lines
 
 
 def load(path: Path, n_best: int = 1) -> Lines:
@@ -101,7 +81,7 @@ class _Translator(typing.Protocol):
 def _by_windows(translator: _Translator, n_best: int) -> Lines:
     _check_beam(n_best, translator.beam_size)
 
-    def rows(lines: Iterable[str], window: int) -> Iterator[Sequence[Line]]:
+    def rows(lines: Iterable[str], window: int) -> Iterator[list[Line]]:
         iterator = iter(lines)
         while chunk := list(islice(iterator, window)):
             yield from translator.nbest(chunk, n_best)

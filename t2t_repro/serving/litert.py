@@ -9,9 +9,9 @@ One directory holds all that a reader needs:
 
 A parsing run's export also holds the modules of `pipelines` that make trees of outputs.
 
-Only the search's bookkeeping is outside the model file: a loop inside it would copy the whole cache
-at every step. The sizes of `encode` and `decode` are chosen before each call, so no sentence is
-padded to a size that is fixed here.
+Only the search's bookkeeping is outside the model file: a loop inside it would rewrite the whole
+cache at every step, as `write_cache` does. The sizes of `encode` and `decode` are chosen before
+each call, so no sentence is padded to a size that is fixed here.
 
 With int8 weights, every matrix is stored with a scale for each of its outputs, and products are
 computed in int8 from inputs that are quantised as they come ("dynamic range"). The rows of the
@@ -38,11 +38,7 @@ from t2t_repro.config import Decode
 from t2t_repro.decoding.beam_search import IMPOSSIBLE
 from t2t_repro.model.fast_ops import BLOCK, pad_to_blocks
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving.export_directory import (
-    atomic_directory,
-    check_self_attention,
-    write_settings,
-)
+from t2t_repro.serving.export_directory import save_for_engine
 
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
@@ -56,22 +52,14 @@ _TREES = (
 
 
 def save(run: "Experiment", directory: Path, weights: str = "float32") -> None:
-    """Write an export with its settings.json; the directory appears whole or not at all.
+    """Write an export with its settings.json, see `save_for_engine`."""
 
-    Args:
-        run: The restored run.
-        directory: The directory to make, <export_dir>/<version>.
-        weights: "float32" or "int8", the type that the matrices are stored in.
-
-    Raises:
-        BadInput: the encoder has no full self-attention, or the directory cannot be written.
-    """
-    check_self_attention(run, "litert")
-    with atomic_directory(directory) as unfinished:
+    def write(unfinished: Path) -> None:
         write_model(run.model, run.vocabulary, run.config.decode, unfinished, weights)
-        write_settings(unfinished, run, "litert", weights)
         if run.problem.postprocess:
             _copy_modules(unfinished)
+
+    save_for_engine(run, directory, "litert", weights, write)
 
 
 def write_model(

@@ -264,9 +264,8 @@ class _Model:
         self._warm_up(path)
 
     def _warm_up(self, path: Path) -> None:
-        """Run both functions once, in which XNNPACK copies the weights to its own layout."""
-        source = [EOS]
-        self.start([source])
+        """Encode, and allocate the decoder; XNNPACK then copies the weights to its own layout."""
+        self.start([[EOS]])
         _release(path)
         self.resize(np.array([True]), 1)
         _release(path)
