@@ -11,7 +11,7 @@ import ctranslate2
 
 from pipelines.errors import BadInput
 from pipelines.parsing.linear_trees import tree_of
-from pipelines.vocabulary import Vocabulary
+from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.decoding.lines import Line
 
 _LENGTH_PENALTY = 0.6  # exponent of CTranslate2's own penalty, by which it prunes
@@ -26,12 +26,13 @@ class Translator:
 
     Args:
         directory: The export, `<export_dir>/<version>`.
+        threads: Threads of the matrix products; None means one for each core.
 
     Raises:
         BadInput: The directory is not an export, or is damaged.
     """
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, threads: int | None = None):
         try:
             settings = json.loads((directory / "settings.json").read_text(encoding="utf-8"))
             decode = settings["decode"]
@@ -41,7 +42,9 @@ class Translator:
             self._makes_trees = settings.get("output") == "trees"
             self._vocabulary = Vocabulary.load(directory)
             self._ids = {piece: i for i, piece in enumerate(self._vocabulary.pieces)}
-            self._translator = ctranslate2.Translator(str(directory), device="cpu")
+            self._translator = ctranslate2.Translator(
+                str(directory), device="cpu", intra_threads=threads or 0
+            )
         except _FAILURES as error:
             reason = " ".join(str(error).split())[:200]
             raise BadInput(
@@ -56,37 +59,47 @@ class Translator:
         cut. Where the search finds fewer than `count` hypotheses, the last are empty with a score
         of -1e9. White space alone translates to the empty string, with score 0.
         """
-        encoded, pieces = self._vocabulary.encode(sentences), self._vocabulary.pieces
-        longest = self._max_source_length - 1  # CTranslate2 adds EOS
-        sources = [[pieces[i] for i in ids[:-1][:longest]] for ids in encoded]
-        found = self._translator.translate_batch(
-            sources,
+        encoded, longest = self._vocabulary.encode(sentences), self._max_source_length
+        sources = [[*ids[: longest - 1], EOS] if len(ids) > longest else ids for ids in encoded]
+        results = []
+        for sentence, ids, found in zip(sentences, encoded, self._decode(sources), strict=True):
+            cut = len(ids) > longest
+            if len(ids) > 1:
+                lines = [Line(self._text(sentence, row), score, cut) for row, score in found]
+            else:
+                lines = [Line("", 0.0, False)]
+            lines += [Line("", -1e9, cut)] * (count - len(lines))
+            results.append(lines[:count])
+        return results
+
+    def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
+        """Translate sentences of ids, each ending with EOS: the best hypothesis and its score."""
+        return [found[0] for found in self._decode(sources)]
+
+    def _decode(self, sources: Sequence[Sequence[int]]) -> list[list[tuple[list[int], float]]]:
+        """Return the hypotheses of sentences of ids, best first, with EOS and the paper's score."""
+        pieces = self._vocabulary.pieces
+        results = self._translator.translate_batch(
+            [[pieces[i] for i in ids[:-1]] for ids in sources],  # CTranslate2 adds EOS
             beam_size=self.beam_size,
             num_hypotheses=self.beam_size,
             patience=2,
             length_penalty=_LENGTH_PENALTY,
             max_input_length=0,  # no limit but ours
-            max_decoding_length=max(map(len, sources), default=0) + 1 + self._max_extra_length,
+            max_decoding_length=max(map(len, sources), default=0) + self._max_extra_length,
             max_batch_size=_BATCH,
             return_scores=True,
         )
-        results = []
-        for sentence, ids, source, result in zip(sentences, encoded, sources, found, strict=True):
-            lines = [Line("", 0.0, False)]
-            if source:
-                cut = len(ids) > self._max_source_length
-                pairs = zip(result.hypotheses, result.scores, strict=True)
-                lines = [self._line(sentence, tokens, score, cut) for tokens, score in pairs]
-            lines.sort(key=lambda line: -line.score)
-            lines += [Line("", -1e9, lines[0].cut)] * (count - len(lines))
-            results.append(lines[:count])
-        return results
+        return [
+            sorted(map(self._hypothesis, found.hypotheses, found.scores), key=lambda h: -h[1])
+            for found in results
+        ]
 
-    def _line(self, sentence: str, tokens: list[str], score: float, cut: bool) -> Line:
-        length = len(tokens) + 1  # EOS counts
-        log_prob = score * length**_LENGTH_PENALTY
-        ids = [self._ids[token] for token in tokens]
+    def _hypothesis(self, tokens: list[str], score: float) -> tuple[list[int], float]:
+        ids = [*(self._ids[token] for token in tokens), EOS]
+        log_prob = score * len(ids) ** _LENGTH_PENALTY
+        return ids, log_prob / ((5 + len(ids)) / 6) ** self._alpha
+
+    def _text(self, sentence: str, ids: list[int]) -> str:
         (text,) = self._vocabulary.decode([ids])
-        if self._makes_trees:
-            text = tree_of(sentence, text)
-        return Line(text, log_prob / ((5 + length) / 6) ** self._alpha, cut)
+        return tree_of(sentence, text) if self._makes_trees else text

@@ -1,10 +1,10 @@
-"""Exports of the three formats, loaded as functions from lines to translations.
+"""Exports of the three formats, opened as translators.
 
 TensorFlow is imported for a SavedModel only; the other formats answer in less than a second.
 """
 
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,57 +12,89 @@ from pipelines.errors import BadInput
 from t2t_repro.decoding.lines import Line, Lines
 
 
-def load(path: Path, n_best: int = 1) -> Lines:
-    """Load an export of any format, or the newest of its versions in `path`.
+class Translator(typing.Protocol):
+    """An export that is ready to translate, in one thread at a time."""
+
+    beam_size: int
+
+    # Any: a Line, or the class of the same fields that LiteRT exports bring with them.
+    def nbest(self, sentences: Sequence[str], count: int) -> list[list[typing.Any]]:
+        """Return the `count` best translations of each sentence, best first."""
+
+    def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
+        """Return the best translation of sentences of ids, each ending with EOS, and its score."""
+
+
+def open_export(path: Path, threads: int | None = None) -> Translator:
+    """Open an export of any format, or the newest of its versions in `path`.
+
+    Args:
+        path: `--export_dir`, or one version in it.
+        threads: Threads of the matrix products; None means one for each core. With a SavedModel
+            they are set for the whole process.
 
     Raises:
-        BadInput: there is no usable export, or its beam is smaller than `n_best`.
+        BadInput: there is no usable export.
     """
     newest = newest_version(path)
-    for name, loader in _LOADERS.items():
+    for name, opener in _OPENERS.items():
         if (newest / name).exists():
-            return loader(path, n_best)
+            return opener(newest, threads)
     raise BadInput(
-        f"{newest}: no run (config.yaml) and no export ({', '.join(_LOADERS)}) there; wanted a "
+        f"{newest}: no run (config.yaml) and no export ({', '.join(_OPENERS)}) there; wanted a "
         "work directory or an --export_dir"
     )
 
 
+def load(path: Path, n_best: int = 1) -> Lines:
+    """Open an export, see `open_export`, as a function from lines to their translations.
+
+    Raises:
+        BadInput: there is no usable export, or its beam is smaller than `n_best`.
+    """
+    return _lines(open_export(path), n_best)
+
+
 def saved_model(path: Path, n_best: int = 1) -> Lines:
     """Load a SavedModel; see `load`."""
-    from t2t_repro.decoding.translator import best_lines
-    from t2t_repro.serving import saved_model
-
-    if n_best == 1:
-        return best_lines(saved_model.load(newest_version(path)), n_best)
-    nbest: typing.Any = saved_model.load(newest_version(path), "nbest")
-    _check_beam(n_best, nbest.structured_outputs["scores"].shape[1])
-    return best_lines(nbest, n_best)
+    return _lines(_open_saved_model(newest_version(path)), n_best)
 
 
 def litert(path: Path, n_best: int = 1) -> Lines:
     """Load a LiteRT export; see `load`."""
+    return _lines(_open_litert(newest_version(path)), n_best)
+
+
+def _open_saved_model(path: Path, threads: int | None = None) -> Translator:
+    from t2t_repro.serving.saved_model_translator import Translator
+
+    return Translator(path, threads)
+
+
+def _open_litert(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving import litert_translator
     except ImportError:
         raise BadInput(_missing(path, "ai-edge-litert", "litert")) from None
     try:
-        translator = litert_translator.Translator(newest_version(path))
+        return litert_translator.Translator(path, threads)
     except litert_translator.Unusable as error:
         raise BadInput(f"{error}; make one with python -m t2t_repro.export") from None
-    return _by_windows(translator, n_best)
 
 
-def ctranslate2(path: Path, n_best: int = 1) -> Lines:
-    """Load an export for CTranslate2; see `load`."""
+def _open_ctranslate2(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving import ctranslate2_translator
     except ImportError:
         raise BadInput(_missing(path, "ctranslate2", "ctranslate2")) from None
-    return _by_windows(ctranslate2_translator.Translator(newest_version(path)), n_best)
+    return ctranslate2_translator.Translator(path, threads)
 
 
-_LOADERS = {"saved_model.pb": saved_model, "model.tflite": litert, "model.bin": ctranslate2}
+_OPENERS = {
+    "saved_model.pb": _open_saved_model,
+    "model.tflite": _open_litert,
+    "model.bin": _open_ctranslate2,
+}
 
 
 def newest_version(path: Path) -> Path:
@@ -71,15 +103,12 @@ def newest_version(path: Path) -> Path:
     return max(versions, key=lambda child: int(child.name), default=path)
 
 
-class _Translator(typing.Protocol):
-    beam_size: int
-
-    def nbest(self, sentences: list[str], count: int) -> list[list[typing.Any]]:
-        """Return the `count` best translations of each sentence."""
-
-
-def _by_windows(translator: _Translator, n_best: int) -> Lines:
-    _check_beam(n_best, translator.beam_size)
+def _lines(translator: Translator, n_best: int) -> Lines:
+    if n_best > translator.beam_size:
+        raise BadInput(
+            f"--nbest={n_best}: the search keeps {translator.beam_size} hypotheses; export with a "
+            "greater --beam_size"
+        )
 
     def rows(lines: Iterable[str], window: int) -> Iterator[list[Line]]:
         iterator = iter(lines)
@@ -87,14 +116,6 @@ def _by_windows(translator: _Translator, n_best: int) -> Lines:
             yield from translator.nbest(chunk, n_best)
 
     return rows
-
-
-def _check_beam(n_best: int, beam_size: int) -> None:
-    if n_best > beam_size:
-        raise BadInput(
-            f"--nbest={n_best}: the search keeps {beam_size} hypotheses; export with a greater "
-            "--beam_size"
-        )
 
 
 def _missing(path: Path, package: str, extra: str) -> str:

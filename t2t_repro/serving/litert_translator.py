@@ -145,6 +145,13 @@ class Translator:
             results[number] = self._lines(sentences[number], hypotheses, cut)[:count]
         return results
 
+    def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
+        """Translate sentences of ids, each ending with EOS: the best hypothesis and its score."""
+        return [
+            (found.ids[0][found.ids[0] != PAD].tolist(), float(found.scores[0]))
+            for found in self.decode(sources)
+        ]
+
     def decode(
         self, sources: Sequence[Sequence[int]], n_best: int = 1, forced_length: int | None = None
     ) -> list[Hypotheses]:

@@ -74,22 +74,25 @@ def _signatures(translator: IdsTranslator) -> dict[str, Any]:
     }
 
 
-def load(path: Path, signature: str = "serving_default") -> Translate:
-    """Load a signature that takes text, from one version of an export.
+def load(path: Path) -> dict[str, Translate]:
+    """Load one version of an export, and return its signatures by name.
 
     Raises:
-        BadInput: there is no SavedModel, or it is damaged or not an export of this project.
+        BadInput: there is no SavedModel, or it is damaged, or has not the signatures of text that
+            exports of this project have.
     """
     import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
     try:
-        translate = tf.saved_model.load(str(path)).signatures.get(signature)
-        if not (translate and _OUTPUTS[signature] <= translate.structured_outputs.keys()):
-            raise ValueError(f"no '{signature}' of text in it; was it made with --ids_only?")
+        signatures = dict(tf.saved_model.load(str(path)).signatures)
+        for name, outputs in _OUTPUTS.items():
+            found = signatures.get(name)
+            if not (found and outputs <= found.structured_outputs.keys()):
+                raise ValueError(f"no '{name}' of text in it; was it made with --ids_only?")
     # IndexError: how TensorFlow's reader reports a truncated file.
     except (OSError, LookupError, ValueError, tf.errors.OpError) as error:
         raise BadInput(
             f"{path}: not a usable export ({' '.join(str(error).split())[:200]}); make one with "
             "python -m t2t_repro.export"
         ) from None
-    return translate
+    return signatures

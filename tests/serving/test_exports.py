@@ -12,6 +12,7 @@ import pytest
 import t2t_repro
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
+from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.serving import ctranslate2, exports, litert, saved_model
 from t2t_repro.workdir import Workdir
 
@@ -72,14 +73,24 @@ def test_every_format_translates_like_the_run(made, ours, name, share):
 @pytest.mark.parametrize("name", FORMATS)
 def test_nbest(made, name):
     """The best of the n best is the translation, and blank lines have one."""
-    loader = getattr(exports, name)
-    best = [line for (line,) in loader(made(name))(iter(LINES[:9]), 4)]
-    beams = list(loader(made(name), 2)(iter(LINES[:9]), 4))
+    best = [line for (line,) in exports.load(made(name))(iter(LINES[:9]), 4)]
+    beams = list(exports.load(made(name), 2)(iter(LINES[:9]), 4))
     assert [row[0].translation for row in beams] == [line.translation for line in best]
     assert all(len(row) == 2 and row[0].score >= row[1].score for row in beams)
     assert [(line.translation, line.score) for line in beams[0]] == [("", 0), ("", -1e9)]
     with pytest.raises(BadInput, match="--nbest=3: the search keeps 2 hypotheses; export with a"):
-        loader(made(name), 3)
+        exports.load(made(name), 3)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ids_translate_as_their_text_does(made, tiny_run, name):
+    vocabulary, translator = Vocabulary.load(tiny_run), exports.open_export(made(name))
+    lines = [line for line in LINES[:9] if line.strip()]
+    expected = [(row[0].translation, row[0].score) for row in translator.nbest(lines, 1)]
+    ids, scores = zip(*translator.translate_ids(vocabulary.encode(lines)), strict=True)
+    assert all(row[-1] == EOS and EOS not in row[:-1] for row in ids)
+    assert vocabulary.decode(ids) == [text for text, _ in expected]
+    np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-5)
 
 
 def test_versions_are_ordered_as_numbers(tmp_path):

@@ -1,0 +1,50 @@
+"""Translate with a SavedModel, in a process that imports TensorFlow."""
+
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from pipelines.vocabulary import EOS, PAD
+from t2t_repro.decoding.lines import Line
+from t2t_repro.decoding.translator import best_lines
+from t2t_repro.serving import saved_model
+
+
+class Translator:
+    """A SavedModel with text signatures, ready to translate.
+
+    Args:
+        directory: The export, `<export_dir>/<version>`.
+        threads: Threads of each operation, for the whole process; None means one for each core.
+            Must be given before TensorFlow computes anything.
+
+    Raises:
+        BadInput: The directory is not an export, is damaged, or was made with `--ids_only`.
+    """
+
+    def __init__(self, directory: Path, threads: int | None = None):
+        if threads:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        self._signatures = saved_model.load(directory)
+        scores = typing.cast(typing.Any, self._signatures["nbest"]).structured_outputs["scores"]
+        self.beam_size: int = scores.shape[1]
+
+    def nbest(self, sentences: Sequence[str], count: int) -> list[list[Line]]:
+        """Translate sentences, and return the `count` best translations of each, best first.
+
+        A sentence of more than `max_source_length` pieces loses its end; its lines are marked as
+        cut. Where the search finds fewer than `count` hypotheses, the last are empty with a score
+        of -1e9. White space alone translates to the empty string, with score 0.
+        """
+        signature = self._signatures["serving_default" if count == 1 else "nbest"]
+        return list(best_lines(signature, count)(sentences, max(1, len(sentences))))
+
+    def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
+        """Translate sentences of ids, each ending with EOS: the best hypothesis and its score."""
+        outputs = self._signatures["translate_ids"](ids=tf.ragged.constant(sources).to_tensor(PAD))
+        rows = outputs["ids"].numpy().tolist()
+        ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+        return list(zip(ids, outputs["score"].numpy().tolist(), strict=True))
