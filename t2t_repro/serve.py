@@ -1,0 +1,100 @@
+"""Translate over HTTP with an export of any format, in the REST language of TensorFlow Serving.
+
+The page at / translates what one types. docs/serving.md describes the routes.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from pipelines.errors import BadInput
+from t2t_repro import cli
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    flags = cli.Parser(prog="python -m t2t_repro.serve", description=__doc__)
+    add = flags.add_argument
+    add("--export_dir", type=Path, required=True, help="an export: its highest version is served")
+    add("--model_name", default="default", help="NAME in /v1/models/NAME")
+    add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0: at every one")
+    add("--port", type=int, default=8501, help="port to listen at; 0: a free one")
+    engines = flags.add_argument_group("engines")
+    engines.add_argument(
+        *("--workers",),
+        type=int,
+        default=max(2, len(os.sched_getaffinity(0))),
+        help="processes that each hold the model; of two or more, one is kept for short sentences "
+        "(default: one for each core, at least 2)",
+    )
+    engines.add_argument("--threads", type=int, default=1, help="threads of each worker")
+    queue = flags.add_argument_group("queue")
+    queue.add_argument("--batch_size", type=int, default=16, help="sentences translated at once")
+    queue.add_argument(
+        *("--max_wait_ms",),
+        type=float,
+        default=2,
+        help="time that a sentence waits for others while a worker has nothing to do",
+    )
+    queue.add_argument(
+        *("--queue_size",),
+        type=int,
+        default=1024,
+        help="sentences that may wait; further requests get status 429",
+    )
+    limits = flags.add_argument_group("limits")
+    limits.add_argument("--timeout_s", type=float, default=30, help="time for a request, in all")
+    limits.add_argument("--max_body_kb", type=int, default=1024, help="size of a request's body")
+    limits.add_argument("--max_lines", type=int, default=128, help="sentences in a request")
+    limits.add_argument("--max_characters", type=int, default=10_000, help="length of a sentence")
+    access = flags.add_argument_group("access")
+    access.add_argument(
+        "--token_file", type=Path, help="file with a token that clients must send as bearer token"
+    )
+    access.add_argument(
+        "--allow_origin", default="", help="origin whose pages may send requests, for CORS"
+    )
+    add("--poll_s", type=float, default=1, help="time between two looks for new versions")
+    add("--no_access_log", action="store_true", help="do not log each request")
+    return flags
+
+
+def main() -> None:
+    """Parse the flags, then serve until a signal ends it."""
+    given = vars(parser().parse_args())
+    for name in ("workers", "threads", "batch_size", "queue_size", "timeout_s", "max_body_kb"):
+        _check_at_least(name, given[name], 1)
+    for name in ("max_lines", "max_characters"):
+        _check_at_least(name, given[name], 1)
+    _check_at_least("max_wait_ms", given["max_wait_ms"], 0)
+    _check_at_least("poll_s", given["poll_s"], 0.01)
+    if not 0 <= given["port"] < 1 << 16:
+        raise BadInput(f"--port={given['port']}: wanted 0 to 65535")
+    token_file, access_log = given.pop("token_file"), not given.pop("no_access_log")
+    try:
+        from t2t_repro.server import service
+    except ImportError as error:
+        raise BadInput(
+            f"wanted the package {error.name}, which is not installed; "
+            'pip install "t2t_repro[serve]"'
+        ) from None
+    options = service.Options(**given, token=_token(token_file))
+    service.serve(options, access_log)
+
+
+def _check_at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise BadInput(f"--{name}={value:g}: wanted at least {least:g}")
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return ""
+    token = file.read_text(encoding="utf-8", errors="replace").strip()
+    if not (token and token.isascii() and token.isprintable()):
+        raise BadInput(f"--token_file={file}: wanted one line of printable ASCII")
+    return token
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,98 @@
+"""Who may send requests, and the record of those that came."""
+
+import hmac
+import json
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from t2t_repro.server.metrics import Metrics
+from t2t_repro.server.options import Options
+
+_OPEN = ("/", "/healthz", "/readyz")  # to clients without the token, too
+_log = logging.getLogger("t2t_repro.access")
+
+
+class Access:
+    """Middleware: refuses requests without the token, counts all, and logs them as JSON.
+
+    Args:
+        app: The application inside.
+        options: The server's settings.
+        metrics: What requests are counted in.
+    """
+
+    def __init__(self, app: ASGIApp, options: Options, metrics: Metrics):
+        self._app, self._token, self._metrics = app, options.token.encode(), metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        began, status = time.perf_counter(), 499  # the client has hung up, unless an answer starts
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        app = self._app if self._may(scope) else _refused
+        try:
+            await app(scope, receive, watched)
+        except ClientDisconnect:
+            pass
+        finally:
+            self._record(scope, status, time.perf_counter() - began)
+
+    def _may(self, scope: Scope) -> bool:
+        if not self._token or scope["path"] in _OPEN:
+            return True
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return hmac.compare_digest(given, b"Bearer " + self._token)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "other")
+        self._metrics.requests.labels(route, status).inc()
+        self._metrics.latency.labels(route).observe(seconds)
+        client = scope.get("client")
+        record: dict[str, Any] = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "client": client[0] if client else None,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+        }
+        if "sentences" in scope:
+            record["sentences"] = scope["sentences"]
+        _log.info(json.dumps(record))
+
+
+async def _refused(scope: Scope, receive: Receive, send: Send) -> None:
+    response = JSONResponse(
+        {"error": "wanted the header Authorization: Bearer TOKEN"},
+        401,
+        {"WWW-Authenticate": "Bearer"},
+    )
+    await response(scope, receive, send)
+
+
+def log_to_stderr(requests: bool) -> None:
+    """Write what happens in the server to stderr, and each request as a line of JSON.
+
+    Args:
+        requests: Whether requests are logged, too.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root = logging.getLogger("t2t_repro")
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    _log.setLevel(logging.INFO if requests else logging.WARNING)

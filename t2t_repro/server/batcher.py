@@ -1,0 +1,181 @@
+"""The queue between requests and workers: sentences of many requests become batches.
+
+Sentences wait in the order of their turns. A request that arrives now takes the current turn with
+its first `_PER_TURN` sentences, the next turn with as many more, and so on: a request of a hundred
+lines does not keep one of a single line waiting.
+
+A worker takes the sentence at the front, and those of the same signature that are nearest to it in
+length. The first worker never takes a long sentence, unless it is the only one: however many long
+ones there are, a short one waits for no more than the batches of short ones in front of it.
+"""
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t2t_repro.server.engine import Batch, Row
+from t2t_repro.server.metrics import Metrics
+
+_PER_TURN = 16  # sentences
+_CANDIDATES = 4  # batches of sentences that are sorted by length before one is taken
+_LONG_TEXT, _LONG_IDS = 400, 100  # characters, pieces: what is longer is long
+
+Run = Callable[[str, Sequence[Any]], Awaitable[Batch]]  # (signature, rows) -> answers
+
+
+class QueueFull(Exception):
+    """There is no room for a request's sentences."""
+
+    def __init__(self, retry_after: int):
+        super().__init__(f"the queue is full; try again in {retry_after} s")
+        self.retry_after = retry_after  # seconds
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A sentence in the queue."""
+
+    signature: str
+    row: Row
+    place: tuple[int, int]  # its turn, and its number among all sentences
+    arrived: float
+    answer: asyncio.Future[Any]
+
+    @property
+    def group(self) -> tuple[str, bool]:
+        """What the sentences of a batch have in common."""
+        limit = _LONG_TEXT if isinstance(self.row, str) else _LONG_IDS
+        return self.signature, len(self.row) > limit or self.signature == "attention"
+
+
+class Batcher:
+    """A queue, and for each worker a task that takes batches from it.
+
+    Args:
+        workers: Called with (signature, rows), one batch at a time.
+        batch_size: Sentences in a batch, at most.
+        max_wait: Seconds that a sentence waits for others while a worker has nothing to do.
+        room: Sentences that may wait.
+        metrics: Counts batches and sentences.
+    """
+
+    def __init__(
+        self, workers: Sequence[Run], batch_size: int, max_wait: float, room: int, metrics: Metrics
+    ):
+        self._batch_size, self._max_wait, self._room = batch_size, max_wait, room
+        self._metrics = metrics
+        self._waiting: list[_Waiting] = []
+        self._serial = itertools.count()
+        self._turn, self._idle, self._closing = 0, 0, False
+        self._seconds = 0.05  # of a worker for a sentence: a running mean
+        self._change = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(self._work(number, run)) for number, run in enumerate(workers)
+        ]
+
+    async def submit(self, signature: str, rows: Sequence[Row]) -> list[Any]:
+        """Return the answers to the rows of a request; when cancelled, drop those that wait.
+
+        Raises:
+            QueueFull: there is no room for all of them.
+            WorkerDied: a row has killed its worker.
+        """
+        now, loop = time.monotonic(), asyncio.get_running_loop()
+        self._forget()
+        if len(self._waiting) + len(rows) > self._room:
+            seconds = self._seconds * len(self._waiting) / len(self._tasks)
+            raise QueueFull(min(60, max(1, math.ceil(seconds))))
+        waiting = [
+            _Waiting(
+                *(signature, row, (self._turn + number // _PER_TURN, next(self._serial)), now),
+                loop.create_future(),
+            )
+            for number, row in enumerate(rows)
+        ]
+        self._waiting.extend(waiting)
+        self._wake()
+        try:
+            return await asyncio.gather(*(each.answer for each in waiting))
+        finally:
+            for each in waiting:
+                each.answer.cancel()
+            self._forget()
+
+    async def close(self) -> None:
+        """Answer all that wait, then end."""
+        self._closing = True
+        self._wake()
+        await asyncio.gather(*self._tasks)
+
+    def _forget(self) -> None:
+        """Drop the sentences that nobody waits for any more."""
+        self._waiting = [each for each in self._waiting if not each.answer.done()]
+        self._metrics.queue.set(len(self._waiting))
+
+    def _wake(self) -> None:
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def _work(self, number: int, run: Run) -> None:
+        while batch := await self._next_batch(number):
+            began = time.monotonic()
+            try:
+                answers, pieces = await run(batch[0].signature, [each.row for each in batch])
+            except Exception as error:
+                answers, pieces = [error] * len(batch), None
+            seconds = time.monotonic() - began
+            self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
+            self._metrics.batch(batch[0].signature, len(batch), seconds, pieces)
+            for each, answer in zip(batch, answers, strict=True):
+                if each.answer.done():
+                    continue
+                if isinstance(answer, Exception):
+                    each.answer.set_exception(answer)
+                else:
+                    each.answer.set_result(answer)
+
+    async def _next_batch(self, number: int) -> list[_Waiting]:
+        """Wait for the next batch of a worker; it is empty once the queue is closed."""
+        self._idle += 1
+        try:
+            while True:
+                ready = self._ready(number)
+                if len(ready) < self._batch_size and ready and not self._closing:
+                    oldest = min(each.arrived for each in ready)
+                    await asyncio.sleep(oldest + self._max_wait - time.monotonic())
+                    ready = self._ready(number)
+                if ready:
+                    return self._take(ready)
+                if self._closing:
+                    return []
+                await self._change.wait()
+        finally:
+            self._idle -= 1
+
+    def _ready(self, number: int) -> list[_Waiting]:
+        """Return the sentences that a worker may take."""
+        self._forget()
+        short_only = number == 0 and len(self._tasks) > 1
+        return [each for each in self._waiting if not (short_only and each.group[1])]
+
+    def _take(self, ready: list[_Waiting]) -> list[_Waiting]:
+        """Take the sentence at the front, and those like it, from the queue."""
+        ready.sort(key=lambda each: each.place)
+        front = ready[0]
+        like = [each for each in ready if each.group == front.group]
+        like = like[: _CANDIDATES * self._batch_size]
+        # As many batches as it takes, and not fewer than there are idle workers, of equal sizes.
+        batches = max(math.ceil(len(like) / self._batch_size), min(self._idle, len(like)))
+        size = math.ceil(len(like) / batches)
+        like.sort(key=lambda each: len(each.row))
+        first = like.index(front) // size * size
+        batch = like[first : first + size]
+        self._turn = max(self._turn, front.place[0])
+        taken = set(map(id, batch))
+        self._waiting = [each for each in self._waiting if id(each) not in taken]
+        self._metrics.queue.set(len(self._waiting))
+        return batch

@@ -1,0 +1,140 @@
+"""What one worker process runs: an export, opened once, that answers batches.
+
+A process of its own keeps the search out of the way of the server's event loop, and a crash in an
+engine's C++ away from everything else.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.errors import BadInput
+from pipelines.vocabulary import EOS, Vocabulary
+from t2t_repro.serving import exports
+
+Row = str | list[int]  # a sentence: text, or ids that end with EOS
+
+
+class Description(typing.NamedTuple):
+    """What the server has to know of an export."""
+
+    settings: dict[str, Any]  # settings.json
+    beam_size: int
+    vocabulary_size: int | None  # None: the export is older than vocabularies in exports
+    draws_attention: bool
+
+
+class Batch(typing.NamedTuple):
+    """The answers to a batch, one for each row, and the size of the work."""
+
+    answers: list[Any]
+    pieces: int | None  # of the best translations, EOS included, as the vocabulary splits them
+
+
+class _Engine:
+    def __init__(self, path: Path, threads: int):
+        self.settings = _settings(path)
+        if self.settings.get("format") == "saved_model":
+            from t2t_repro import cli
+
+            cli.quiet_tensorflow()
+        self.translator = exports.open_export(path, threads)
+        self.vocabulary = next(
+            (Vocabulary.load(at) for at in _places(path) if (at / "vocabulary.model").exists()),
+            None,
+        )
+
+    def nbest(self, texts: list[str], count: int) -> Batch:
+        rows = self.translator.nbest(texts, count)
+        best = [row[0].translation for row in rows]
+        pieces = sum(map(len, self.vocabulary.encode(best))) if self.vocabulary else None
+        return Batch([[tuple(line) for line in row] for row in rows], pieces)
+
+    def ids(self, sources: list[list[int]]) -> Batch:
+        answers = self.translator.translate_ids(sources)
+        return Batch(answers, sum(len(ids) for ids, _ in answers))
+
+
+_engine: _Engine
+
+
+def start() -> None:
+    """Prepare the process: a keyboard's interrupt is the server's affair, and its end ends this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+
+
+def _end_with_the_server() -> None:
+    server = multiprocessing.parent_process()
+    assert server
+    server.join()
+    os._exit(1)
+
+
+def load(path: Path, threads: int) -> Description:
+    """Open an export and translate once with each signature, so that no user waits for the first.
+
+    Raises:
+        BadInput: there is no usable export.
+    """
+    global _engine
+    _engine = _Engine(path, threads)
+    beam_size = _engine.translator.beam_size
+    try:
+        for signature in ("serving_default", "nbest"):
+            answer(signature, ["Hello.", "this is a longer line " * 4])
+        answer("translate_ids", [[EOS + 2, EOS]])
+    except (ValueError, RuntimeError, LookupError) as error:
+        raise BadInput(f"{path}: it does not translate ({' '.join(str(error).split())})") from None
+    vocabulary = _engine.vocabulary
+    return Description(
+        _engine.settings,
+        beam_size,
+        vocabulary.size if vocabulary else None,
+        hasattr(_engine.translator, "attention"),
+    )
+
+
+def answer(signature: str, rows: Sequence[Any]) -> Batch:
+    """Answer rows of one signature.
+
+    Args:
+        signature: "serving_default" or "nbest" for texts, "translate_ids" for ids, "attention" for
+            texts whose attention is to be drawn.
+        rows: The sentences.
+
+    Returns:
+        For texts, each answer is a list of (translation, score, cut), best first, of length 1
+        or beam size; for ids it is (ids, score); for "attention" it is a page of HTML.
+    """
+    if signature == "translate_ids":
+        return _engine.ids(list(rows))
+    count = 1 if signature == "serving_default" else _engine.translator.beam_size
+    return _engine.nbest(list(rows), count)
+
+
+def _places(path: Path) -> tuple[Path, Path]:
+    """Return where the files beside the model lie: in a SavedModel, in its assets.extra."""
+    return path, path / "assets.extra"
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    file = next(
+        (at / "settings.json" for at in _places(path) if (at / "settings.json").exists()),
+        path / "settings.json",
+    )
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        int(settings["decode"]["max_source_length"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise BadInput(
+            f"{path}: not a usable export (settings.json: {error}); make one with "
+            "python -m t2t_repro.export"
+        ) from None
+    return settings

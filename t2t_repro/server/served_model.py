@@ -1,0 +1,176 @@
+"""The model that the server answers with: the highest usable version of an export."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipelines.errors import BadInput
+from t2t_repro.server.batcher import Batcher
+from t2t_repro.server.engine import Description
+from t2t_repro.server.metrics import Metrics
+from t2t_repro.server.options import Options
+from t2t_repro.server.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+_Files = tuple[tuple[str, int, int], ...]  # name, size and time of change of each file
+
+
+class Version:
+    """One version of an export, with its workers and its queue; `load` makes it.
+
+    Args:
+        number: The version.
+        path: Its directory.
+        options: The server's settings.
+        metrics: The server's counters.
+    """
+
+    def __init__(self, number: int, path: Path, options: Options, metrics: Metrics):
+        self.number, self.path = number, path
+        self.files = _files(path)  # before they are read
+        self._options, self._metrics = options, metrics
+        self._workers = [Worker(path, options.threads) for _ in range(options.workers)]
+        self.batcher: Batcher
+        self.description: Description
+
+    async def load(self) -> None:
+        """Start the workers, one after the other, and the queue.
+
+        Raises:
+            BadInput: the export is not usable.
+        """
+        try:
+            for worker in self._workers:
+                self.description = await worker.start()
+        except BaseException:
+            self._stop()
+            raise
+        self.batcher = Batcher(
+            [worker.run for worker in self._workers],
+            self._options.batch_size,
+            self._options.max_wait_ms / 1000,
+            self._options.queue_size,
+            self._metrics,
+        )
+
+    async def close(self) -> None:
+        """Answer what waits, then end the workers."""
+        await self.batcher.close()
+        self._stop()
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+class ServedModel:
+    """The versions of an export, of which the highest usable one is served.
+
+    A version that does not load is left alone until its files change; meanwhile the one before is
+    served. A version whose files have changed is loaded again.
+
+    Args:
+        options: The server's settings.
+        metrics: The server's counters.
+    """
+
+    def __init__(self, options: Options, metrics: Metrics):
+        self._options, self._metrics = options, metrics
+        self._seen: dict[int, _Files] = {}  # at the last look
+        self._closing: set[asyncio.Task[None]] = set()
+        self.failures: dict[int, tuple[_Files, str]] = {}  # of unusable versions, and why
+        self.current: Version | None = None
+
+    async def start(self) -> None:
+        """Load the highest usable version.
+
+        Raises:
+            BadInput: no version is usable; the message is about the highest.
+        """
+        self._seen = {number: _files(path) for number, path in self._found()}
+        await self._refresh()
+        if self.current is None:
+            reasons = [reason for _, reason in self.failures.values()]
+            raise BadInput(
+                reasons[0] if reasons else f"{self._options.export_dir}: no export there"
+            )
+
+    async def watch(self) -> None:
+        """Look for new, changed and deleted versions, for ever."""
+        while True:
+            await asyncio.sleep(self._options.poll_s)
+            try:
+                await self._refresh()
+            except Exception:
+                _log.exception("looking for versions failed")
+
+    async def close(self) -> None:
+        """Answer what waits, then end."""
+        current, self.current = self.current, None
+        if current:
+            await current.close()
+        await asyncio.gather(*self._closing)
+
+    async def _refresh(self) -> None:
+        """Serve the highest usable version, unless that is what is served already."""
+        found = self._found()
+        seen, self._seen = self._seen, {number: _files(path) for number, path in found}
+        for number, path in found:
+            files = self._seen[number]
+            if self.current and (number, files) == (self.current.number, self.current.files):
+                return
+            if self._failed(number, files):
+                continue
+            if files != seen.get(number):
+                continue  # still being copied; at the next look, perhaps, no more
+            if await self._load(number, path):
+                return
+
+    def _failed(self, number: int, files: _Files) -> bool:
+        return number in self.failures and self.failures[number][0] == files
+
+    async def _load(self, number: int, path: Path) -> bool:
+        version = Version(number, path, self._options, self._metrics)
+        try:
+            await version.load()
+        except (BadInput, OSError, RuntimeError) as error:
+            self.failures[number] = version.files, str(error)
+            _log.error("version %d is not served: %s", number, error)
+            return False
+        self.failures.pop(number, None)
+        old, self.current = self.current, version
+        self._metrics.version.set(number)
+        _log.info("version %d is served: %s", number, path)
+        if old:
+            task = asyncio.create_task(old.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        return True
+
+    def _found(self) -> list[tuple[int, Path]]:
+        """Return the versions in the export directory, highest first."""
+        base = self._options.export_dir
+        versions = {int(path.name): path for path in _children(base) if path.name.isdecimal()}
+        if versions:
+            return sorted(versions.items(), reverse=True)
+        if not base.exists():
+            return []
+        return [(int(base.name) if base.name.isdecimal() else 1, base)]
+
+
+def _children(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.glob("*") if path.is_dir())
+
+
+def _files(path: Path) -> _Files:
+    """Describe the files of a version, to find out whether they change."""
+    found = []
+    for file in sorted(path.rglob("*")):
+        try:
+            status = file.stat()
+        except OSError:  # deleted meanwhile
+            continue
+        found.append((str(file.relative_to(path)), status.st_size, status.st_mtime_ns))
+    return tuple(found)

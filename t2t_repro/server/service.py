@@ -1,0 +1,78 @@
+"""The server's life: its port, its start, its end."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from pipelines.errors import BadInput
+from t2t_repro.server.access import log_to_stderr
+from t2t_repro.server.app import make_app
+from t2t_repro.server.metrics import Metrics
+from t2t_repro.server.options import Options
+from t2t_repro.server.served_model import ServedModel
+
+_log = logging.getLogger(__name__)
+_SIGNALS = signal.SIGTERM, signal.SIGINT
+_CONNECTIONS = 1024  # that may be open at once; further ones get status 503
+
+
+def serve(options: Options, access_log: bool) -> None:
+    """Serve until SIGTERM or SIGINT comes; then answer what was accepted, and return.
+
+    Args:
+        options: The settings.
+        access_log: Whether each request is logged on stderr.
+
+    Raises:
+        BadInput: The port is taken, or the export is not usable.
+    """
+    log_to_stderr(access_log)
+    listening = _listen(options.host, options.port)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: sys.exit(0))
+    asyncio.run(_serve(options, listening))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise BadInput(
+            f"--host={host} --port={port}: {error.strerror or error}; give another --port or --host"
+        ) from None
+    return listening
+
+
+async def _serve(options: Options, listening: socket.socket) -> None:
+    metrics = Metrics()
+    model = ServedModel(options, metrics)
+    await model.start()
+    app = make_app(model, options, metrics)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=int(options.timeout_s) + 1,
+            server_header=False,
+        )
+    )
+    watching = asyncio.create_task(model.watch())
+    host, port = listening.getsockname()[:2]
+    _log.info("serving %s at http://%s:%d", options.export_dir, host, port)
+    # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        watching.cancel()
+        await model.close()

@@ -1,0 +1,80 @@
+"""A worker: a process that holds an export, seen from the server."""
+
+import asyncio
+import logging
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+from t2t_repro.server import engine
+from t2t_repro.server.engine import Batch, Description
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerDied(RuntimeError):
+    """The process ended while it translated one sentence alone."""
+
+
+class Worker:
+    """A process that translates one batch at a time with an export. If it dies, another is started.
+
+    Args:
+        export: One version of an export.
+        threads: Threads of its matrix products.
+    """
+
+    def __init__(self, export: Path, threads: int):
+        self._export, self._threads = export, threads
+        self._pool: ProcessPoolExecutor | None = None
+
+    async def start(self) -> Description:
+        """Start the process and open the export in it.
+
+        Raises:
+            BadInput: the export is not usable.
+        """
+        self.stop()
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=engine.start
+        )
+        return await self._call(engine.load, self._export, self._threads)
+
+    async def run(self, signature: str, rows: Sequence[Any]) -> Batch:
+        """Answer a batch; see `engine.answer`.
+
+        If the process dies, its rows are tried again, one by one: an answer that is a `WorkerDied`
+        stands for a row that kills the process by itself.
+        """
+        try:
+            return await self._call(engine.answer, signature, rows)
+        except BrokenProcessPool:
+            _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
+        batches = [await self._alone(signature, row) for row in rows]
+        return Batch([answer for batch in batches for answer in batch.answers], None)
+
+    async def _alone(self, signature: str, row: Any) -> Batch:
+        try:
+            if self._pool is None:
+                await self.start()
+            return await self._call(engine.answer, signature, [row])
+        except BrokenProcessPool:
+            return Batch([WorkerDied("the worker died of this sentence")], None)
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._pool is None:
+            raise BrokenProcessPool
+        try:
+            return await asyncio.wrap_future(self._pool.submit(function, *arguments))
+        except BrokenProcessPool:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process once it has answered."""
+        if self._pool:
+            self._pool.shutdown(wait=False)
+            self._pool = None
