@@ -14,7 +14,6 @@ if typing.TYPE_CHECKING:
     from t2t_repro.paper.attention_figure import AttentionFigure
 
 _KINDS = ("encoder", "decoder", "cross")
-_MOST_PIECES = 200  # EOS included; a page of the base model is then 12 MB
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,10 +104,12 @@ def _described(settings: config.Config) -> str:
 
 
 def _encoded(vocabulary: Vocabulary, flag: str, text: str) -> list[int]:
+    from t2t_repro.decoding.translator import MOST_DRAWN_PIECES
+
     (ids,) = vocabulary.encode([text])
-    if not 1 < len(ids) <= _MOST_PIECES:
+    if not 1 < len(ids) <= MOST_DRAWN_PIECES:
         raise BadInput(
-            f"--{flag}: {len(ids) - 1} pieces; wanted a sentence of 1 to {_MOST_PIECES - 1}"
+            f"--{flag}: {len(ids) - 1} pieces; wanted a sentence of 1 to {MOST_DRAWN_PIECES - 1}"
         )
     return ids
 

@@ -35,7 +35,7 @@ BACKEND_FREE = {
     or name.removeprefix("t2t_repro.")
     in (
         *("config", "settings", "decoding.beam_search", "decoding.decoder", "paper.cost"),
-        *("distributed.data_sheets", "scoring.bleu"),
+        *("distributed.data_sheets", "paper.attention_figure", "scoring.bleu"),
         *("training.loss", "training.optimizer", "training.schedule"),
     )
 }

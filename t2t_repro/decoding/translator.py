@@ -2,7 +2,8 @@
 
 In-training BLEU, `evaluate` and `translate` call the `Translator`, and `export` saves it.
 
-Axes: b batch, n strings, s source positions, t target positions, m beam.
+Axes: b batch, n strings, s source positions, t target positions, m beam, h heads.
+n is also the number of layers, in attention weights.
 """
 
 import typing
@@ -23,7 +24,11 @@ Outputs = dict[str, tf.Tensor]
 Translate = Callable[..., Outputs]  # called as translate(text=<string [b]>)
 Postprocess = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # (source, target) -> output, string [n]
 
+# Limit on a source whose attention is drawn, EOS included: a page of the base model is then 12 MB.
+MOST_DRAWN_PIECES = 200
+
 _TEXT = tf.TensorSpec([None], tf.string, name="text")
+_ONE_TEXT = tf.TensorSpec([], tf.string, name="text")
 _IDS = tf.TensorSpec([None, None], tf.int32, name="ids")
 
 
@@ -62,12 +67,15 @@ class IdsTranslator(tf.Module):
 
         @tf.function(input_signature=[_IDS])
         def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            wide = [tf.cast(weight, tf.float32) for weight in self.weights]
-            pairs = zip(model.trainable_variables, wide, strict=True)
-            with keras.StatelessScope(state_mapping=pairs):
+            with self._own_weights(model):
                 return search(source)
 
         return decode
+
+    def _own_weights(self, model: Transformer) -> keras.StatelessScope:
+        """Make the scope in which the model computes with the weights held here."""
+        wide = [tf.cast(weight, tf.float32) for weight in self.weights]
+        return keras.StatelessScope(state_mapping=zip(model.trainable_variables, wide, strict=True))
 
 
 class Translator(IdsTranslator):
@@ -96,6 +104,8 @@ class Translator(IdsTranslator):
         self.tokenizer = vocabulary.tokenizer  # a resource of the graph; saved with the module
         self.max_source_length = config.max_source_length
         self.decode_beam = self._decoder(model, vocabulary, config, config.beam_size)
+        # Not a method: SavedModel would trace it for models that have no such weights, too.
+        self.attention = self._attention(model) if model.has_attention_weights else None
 
     def __call__(self, text: tf.Tensor) -> Outputs:
         """Call `translate`; the object keeps the weights alive, which its method does not."""
@@ -110,7 +120,7 @@ class Translator(IdsTranslator):
             `cut` bool [b]: the source had more than `max_source_length` pieces and lost its end.
             A text of white space alone translates to the empty string, with score 0.
         """
-        source, empty, cut = self._encode(text)
+        source, empty, cut = self._encode(text, self.max_source_length)
         ids, scores = self.decode(source)
         return {
             "translation": self._output(text, empty, ids[:, 0]),
@@ -127,7 +137,7 @@ class Translator(IdsTranslator):
             search found fewer than m hypotheses, the last are empty with a score of -1e9. A text of
             white space alone has one translation, the empty string; the rest is padded likewise.
         """
-        source, empty, cut = self._encode(text)
+        source, empty, cut = self._encode(text, self.max_source_length)
         ids, scores = self.decode_beam(source)
         beam_size = scores.shape[1]
         only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
@@ -146,17 +156,46 @@ class Translator(IdsTranslator):
         # A method that is a tf.function does not keep its object alive; the lambda does.
         return best_lines(self if n_best == 1 else lambda text: self.nbest(text), n_best)
 
+    def _attention(self, model: Transformer) -> tf.types.experimental.PolymorphicFunction:
+        """Make the function `attention`, which computes with the weights held here."""
+        longest = min(MOST_DRAWN_PIECES, self.max_source_length)
+
+        @tf.function(input_signature=[_ONE_TEXT])
+        def attention(text: tf.Tensor) -> Outputs:
+            """Translate a string [] and return what each head looks at, as `visualize` draws it.
+
+            Returns:
+                `encoder` float32 [n, h, s, s], `decoder` [n, h, t, t] and `cross` [n, h, t, s], see
+                `Transformer.attention`; `source_pieces` string [s] and `target_pieces` [t], with
+                EOS; `translation` string [], the text of the target pieces. A source longer than
+                `MOST_DRAWN_PIECES` or `max_source_length` has lost its end.
+            """
+            source, empty, _ = self._encode(text[None], longest)  # [1, s], [1]
+            ids, _ = self.decode(source)  # [1, 1, t]
+            target = tf.where(empty, EOS, ids[0, 0])  # a blank text's translation is empty
+            target = target[: tf.where(target == EOS)[0, 0] + 1]  # without padding
+            with self._own_weights(model):
+                weights = model.attention(source, target[None])
+            return {
+                "source_pieces": self.tokenizer.id_to_string(source[0]),
+                "target_pieces": self.tokenizer.id_to_string(target),
+                "translation": self.vocabulary.decode_graph(target[None])[0],
+                **{kind: values[:, 0] for kind, values in weights._asdict().items()},
+            }
+
+        return attention
+
     def _output(self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
         """Decode target ids [n, t] to strings [n]; `empty` [n] marks texts [n] without a word."""
         target = tf.where(empty, "", self.vocabulary.decode_graph(ids))
         return self.postprocess(text, target) if self.postprocess else target
 
-    def _encode(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _encode(self, text: tf.Tensor, longest: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Encode strings [b] -> (ids [b, s], whether blank bool [b], whether cut bool [b])."""
         pieces = self.vocabulary.encode_graph(text)
-        cut = pieces.row_lengths() > self.max_source_length
-        kept = pieces[:, : self.max_source_length].to_tensor(PAD)  # [b, s]
-        last = tf.range(tf.shape(kept)[1]) == self.max_source_length - 1
+        cut = pieces.row_lengths() > longest
+        kept = pieces[:, :longest].to_tensor(PAD)  # [b, s]
+        last = tf.range(tf.shape(kept)[1]) == longest - 1
         source = tf.where(cut[:, None] & last, EOS, kept)
         return source, pieces.row_lengths() <= 1, cut  # blank: EOS alone
 

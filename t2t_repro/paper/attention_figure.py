@@ -2,7 +2,7 @@
 
 `attention_picture` draws the same figure as a PNG.
 
-Axes: n layers, h heads, q queries, k keys.
+Axes: n layers, h heads, q queries, k keys, s source pieces, t target pieces.
 """
 
 import json
@@ -15,11 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from pipelines.errors import BadInput
-from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro.model.transformer import Transformer
+
+if typing.TYPE_CHECKING:
+    from pipelines.vocabulary import Vocabulary
+    from t2t_repro.model.transformer import Transformer
 
 _LAYER = 5  # all three figures show "layer 5 of 6"
 _WORD_START = "\u2581"  # sentencepiece's mark of a word's start
+_EOS = "</s>"  # sentencepiece's name of EOS; the same characters in a text are other pieces
 
 # One colour per head. The first eight, from matplotlib and d3, are those of Figure 3; the big model
 # has 16 heads.
@@ -72,6 +75,43 @@ class AttentionFigure:
     translation: str
     kinds: Mapping[str, Kind]
 
+    @classmethod
+    def of_pair(
+        cls,
+        sentence: str,
+        translation: str,
+        source_pieces: Sequence[str],
+        target_pieces: Sequence[str],
+        weights: Mapping[str, np.ndarray],
+    ) -> "AttentionFigure":
+        """Make the figure of a sentence pair.
+
+        In the decoder's self-attention a query is labelled with its input: the piece before the one
+        that is predicted, or "<start>" for the zero vector at the first position. In
+        cross-attention a query is labelled with the piece that is predicted.
+
+        Args:
+            sentence: The source sentence.
+            translation: The target sentence.
+            source_pieces: Its s pieces as in `Vocabulary.pieces`, EOS included.
+            target_pieces: The t pieces of the target.
+            weights: float32 {"encoder": [n, h, s, s], "decoder": [n, h, t, t], "cross":
+                [n, h, t, s]}, as an export's signature `attention` returns them.
+        """
+        sources, targets = [
+            [_piece(text) for text in side] for side in (source_pieces, target_pieces)
+        ]
+        before = [Piece("<start>", True), *targets[:-1]]
+        return cls(
+            sentence,
+            translation,
+            {
+                "encoder": Kind("Encoder self-attention", sources, sources, weights["encoder"]),
+                "decoder": Kind("Decoder self-attention", before, before, weights["decoder"]),
+                "cross": Kind("Encoder-decoder attention", targets, sources, weights["cross"]),
+            },
+        )
+
     def view(
         self,
         kind: str = "encoder",
@@ -123,16 +163,12 @@ class AttentionFigure:
 
 
 def attention_figure(
-    model: Transformer,
-    vocabulary: Vocabulary,
+    model: "Transformer",
+    vocabulary: "Vocabulary",
     source: Sequence[int],
     target: Sequence[int],
 ) -> AttentionFigure:
     """Compute the figure of a sentence pair.
-
-    In the decoder's self-attention a query is labelled with its input: the piece before the one
-    that is predicted, or "<start>" for the zero vector at the first position. In cross-attention a
-    query is labelled with the piece that is predicted.
 
     Args:
         model: The trained model.
@@ -143,33 +179,23 @@ def attention_figure(
     with warnings.catch_warnings():  # Keras warns of a softmax over one key: empty translation
         warnings.filterwarnings("ignore", "You are using a softmax", UserWarning)
         maps = model.attention(np.array([source], "int32"), np.array([target], "int32"))
-    encoder, decoder, cross = (np.asarray(weights)[:, 0] for weights in maps)  # [n, h, q, k]
-    sources, targets = _pieces(vocabulary, source), _pieces(vocabulary, target)
-    before = [Piece("<start>", True), *targets[:-1]]
     sentence, translation = vocabulary.decode([source, target])
-    return AttentionFigure(
+    pieces = vocabulary.pieces
+    return AttentionFigure.of_pair(
         sentence,
         translation,
-        {
-            "encoder": Kind("Encoder self-attention", sources, sources, encoder),
-            "decoder": Kind("Decoder self-attention", before, before, decoder),
-            "cross": Kind("Encoder-decoder attention", targets, sources, cross),
-        },
+        [pieces[index] for index in source],
+        [pieces[index] for index in target],
+        {kind: np.asarray(weights)[:, 0] for kind, weights in maps._asdict().items()},
     )
 
 
-def _pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[Piece]:
-    texts = vocabulary.pieces
-    return [
-        # "<EOS>" is Figure 3's label. A piece that is only the mark keeps it, to be visible.
-        Piece("<EOS>", True)
-        if index == EOS
-        else Piece(
-            texts[index].removeprefix(_WORD_START) or _WORD_START,
-            texts[index].startswith(_WORD_START),
-        )
-        for index in ids
-    ]
+def _piece(text: str) -> Piece:
+    """Make the label of one of `Vocabulary.pieces`."""
+    if text == _EOS:
+        return Piece("<EOS>", True)  # Figure 3's label
+    # A piece that is only the mark keeps it, to be visible.
+    return Piece(text.removeprefix(_WORD_START) or _WORD_START, text.startswith(_WORD_START))
 
 
 def _check_number(name: str, number: int, count: int) -> int:

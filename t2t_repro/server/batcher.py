@@ -10,6 +10,7 @@ ones there are, a short one waits for no more than the batches of short ones in 
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import time
@@ -58,7 +59,7 @@ class Batcher:
     Args:
         workers: Called with (signature, rows), one batch at a time.
         batch_size: Sentences in a batch, at most.
-        max_wait: Seconds that a sentence waits for others while a worker has nothing to do.
+        max_wait: Seconds that a sentence waits for others, at most, while a worker is idle.
         room: Sentences that may wait.
         metrics: Counts batches and sentences.
     """
@@ -70,7 +71,8 @@ class Batcher:
         self._metrics = metrics
         self._waiting: list[_Waiting] = []
         self._serial = itertools.count()
-        self._turn, self._idle, self._closing = 0, 0, False
+        self._turn, self._closing = 0, False
+        self._running = [0] * len(workers)  # sentences that each is translating
         self._seconds = 0.05  # of a worker for a sentence: a running mean
         self._change = asyncio.Event()
         self._tasks = [
@@ -122,12 +124,12 @@ class Batcher:
 
     async def _work(self, number: int, run: Run) -> None:
         while batch := await self._next_batch(number):
-            began = time.monotonic()
+            began, self._running[number] = time.monotonic(), len(batch)
             try:
                 answers, pieces = await run(batch[0].signature, [each.row for each in batch])
             except Exception as error:
                 answers, pieces = [error] * len(batch), None
-            seconds = time.monotonic() - began
+            seconds, self._running[number] = time.monotonic() - began, 0
             self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
             self._metrics.batch(batch[0].signature, len(batch), seconds, pieces)
             for each, answer in zip(batch, answers, strict=True):
@@ -140,21 +142,26 @@ class Batcher:
 
     async def _next_batch(self, number: int) -> list[_Waiting]:
         """Wait for the next batch of a worker; it is empty once the queue is closed."""
-        self._idle += 1
-        try:
-            while True:
-                ready = self._ready(number)
-                if len(ready) < self._batch_size and ready and not self._closing:
-                    oldest = min(each.arrived for each in ready)
-                    await asyncio.sleep(oldest + self._max_wait - time.monotonic())
-                    ready = self._ready(number)
-                if ready:
-                    return self._take(ready)
-                if self._closing:
-                    return []
-                await self._change.wait()
-        finally:
-            self._idle -= 1
+        while True:
+            ready = self._ready(number)
+            if self._closing and not ready:
+                return []
+            patience = self._patience(ready)
+            if ready and patience <= 0:
+                return self._take(ready)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience if ready else None):
+                    await self._change.wait()
+
+    def _patience(self, ready: list[_Waiting]) -> float:
+        """Return how long to wait for more sentences, in seconds.
+
+        Other workers' batches show how many requests there are at a time: while one translates
+        more sentences than are waiting here, more will come. A request that is alone never waits.
+        """
+        if not ready or self._closing or len(ready) >= max(self._running):
+            return 0
+        return min(each.arrived for each in ready) + self._max_wait - time.monotonic()
 
     def _ready(self, number: int) -> list[_Waiting]:
         """Return the sentences that a worker may take."""
@@ -169,7 +176,8 @@ class Batcher:
         like = [each for each in ready if each.group == front.group]
         like = like[: _CANDIDATES * self._batch_size]
         # As many batches as it takes, and not fewer than there are idle workers, of equal sizes.
-        batches = max(math.ceil(len(like) / self._batch_size), min(self._idle, len(like)))
+        idle = min(self._running.count(0), len(like))
+        batches = max(math.ceil(len(like) / self._batch_size), idle)
         size = math.ceil(len(like) / batches)
         like.sort(key=lambda each: len(each.row))
         first = like.index(front) // size * size

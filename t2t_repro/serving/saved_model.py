@@ -1,10 +1,14 @@
 """A trained run as a SavedModel: written for TensorFlow Serving, and loaded again.
 
-Signatures, for b sentences of s source and t target pieces, and a beam of m:
+Signatures, for b sentences of s source and t target pieces, a beam of m, n layers and h heads:
 
     serving_default   text [b] string -> translation [b] string, score [b] float32, cut [b] bool
     nbest             text [b] string -> translations [b, m], scores [b, m], cut [b]
     translate_ids     ids [b, s] int32 -> ids [b, t] int32, score [b] float32
+    attention         text [] string -> translation [] string, source_pieces [s], target_pieces [t],
+                      encoder [n, h, s, s] float32, decoder [n, h, t, t], cross [n, h, t, s]
+
+A model whose encoder has no full self-attention has no `attention`.
 """
 
 import typing
@@ -21,7 +25,7 @@ from t2t_repro.serving.export_directory import atomic_directory, write_settings
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
 
-# Outputs of the signatures that take text.
+# Outputs of the signatures that take a batch of text.
 _OUTPUTS = {
     "serving_default": {"translation", "score", "cut"},
     "nbest": {"translations", "scores", "cut"},
@@ -67,11 +71,14 @@ def _signatures(translator: IdsTranslator) -> dict[str, Any]:
     ids = translator.translate_ids.get_concrete_function()
     if not isinstance(translator, Translator):
         return {"serving_default": ids, "translate_ids": ids}
-    return {
+    signatures = {
         "serving_default": translator.translate.get_concrete_function(),
         "nbest": translator.nbest.get_concrete_function(),
         "translate_ids": ids,
     }
+    if translator.attention:
+        signatures["attention"] = translator.attention.get_concrete_function()
+    return signatures
 
 
 def load(path: Path) -> dict[str, Translate]:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 
 import clean_process
@@ -20,7 +21,11 @@ import t2t_repro
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD
-from t2t_repro import cli, export
+from t2t_repro import cli, export, visualize
+from t2t_repro.decoding.translator import Translator
+from t2t_repro.model.table1_layers import RestrictedSelfAttention
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.paper.attention_figure import AttentionFigure
 from t2t_repro.serving import ctranslate2, saved_model
 from t2t_repro.workdir import Workdir
 
@@ -39,6 +44,17 @@ def run(tiny_run):
     from t2t_repro import experiment
 
     return experiment.restore(Workdir(tiny_run), SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def rounded(tiny_run):
+    """Return the run with its weights rounded to bfloat16."""
+    from t2t_repro import experiment
+
+    run = experiment.restore(Workdir(tiny_run), SETTINGS)
+    for weight in run.model.trainable_variables:
+        weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +114,15 @@ def test_signatures(exports, signatures):
     best = {"translation": ("string", [None]), "score": ("float32", [None])}
     beam = {"translations": ("string", [None, 3]), "scores": ("float32", [None, 3])}
     assert described.pop("translate_ids")["in"] == ids["in"]
+    pieces = {f"{side}_pieces": ("string", [None]) for side in ("source", "target")}
+    weights = {kind: ("float32", [1, 3, None, None]) for kind in ("encoder", "decoder", "cross")}
     assert described == {
         "serving_default": {"in": text, "out": best | cut},
         "nbest": {"in": text, "out": beam | cut},
+        "attention": {
+            "in": {"text": ("string", [])},
+            "out": {"translation": ("string", [])} | pieces | weights,
+        },
     }
     without_text = tf.saved_model.load(str(exports / "ids" / "1")).signatures
     assert set(without_text) == {"serving_default", "translate_ids"}
@@ -151,19 +173,13 @@ def padded(ids):
     return tf.constant([row + [PAD] * (width - len(row)) for row in ids])
 
 
-def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, exports):
+def test_bfloat16_is_half_the_size_and_computes_in_float32(run, rounded, exports):
     """The export computes like a model whose weights were rounded to 8 bits of mantissa."""
 
     def size(name):
         return sum(path.stat().st_size for path in (exports / name / "1" / "variables").iterdir())
 
     assert size("bfloat16") < 0.55 * size("ids")
-
-    from t2t_repro import experiment
-
-    rounded = experiment.restore(Workdir(tiny_run), SETTINGS)
-    for weight in rounded.model.trainable_variables:
-        weight.assign(tf.cast(tf.cast(weight.value, tf.bfloat16), tf.float32))
     loaded = tf.saved_model.load(str(exports / "bfloat16" / "1"))
     ids = padded(run.vocabulary.encode(LINES))
     theirs = loaded.signatures["translate_ids"](ids=ids)
@@ -172,6 +188,65 @@ def test_bfloat16_is_half_the_size_and_computes_in_float32(run, tiny_run, export
     np.testing.assert_allclose(theirs["score"], ours["score"], rtol=1e-4)
     exact = tf.saved_model.load(str(exports / "ids" / "1")).signatures["translate_ids"](ids=ids)
     assert np.abs(exact["score"] - ours["score"]).max() > 1e-3  # or the test would prove nothing
+
+
+# Attention
+
+
+def figure_of(outputs, sentence):
+    """Return the figure of the outputs of the signature `attention`."""
+    values = {name: value.numpy() for name, value in outputs.items()}
+    pieces = (values[f"{side}_pieces"] for side in ("source", "target"))
+    texts = ([piece.decode() for piece in side] for side in pieces)
+    return AttentionFigure.of_pair(sentence, values["translation"].decode(), *texts, values)
+
+
+def assert_drawn_alike(ours, theirs):
+    """Compare the labels, the weights, and the pages, whose numbers are thousandths."""
+    for name, kind in theirs.kinds.items():
+        assert ours.kinds[name][:3] == kind[:3]
+        np.testing.assert_allclose(ours.kinds[name].weights, kind.weights, atol=1e-5)
+        np.testing.assert_allclose(ours.kinds[name].weights.sum(axis=-1), 1, atol=1e-5)
+    pages = [figure.html(figure.view(), "a model") for figure in (ours, theirs)]
+    (words, numbers), (their_words, their_numbers) = (
+        (re.sub(r"\d+", "", page), np.array(re.findall(r"\d+", page), int)) for page in pages
+    )
+    assert words == their_words
+    np.testing.assert_allclose(numbers, their_numbers, rtol=0, atol=1)
+
+
+@pytest.mark.parametrize("line", LINES[:2])
+def test_attention_is_what_visualize_draws(run, signatures, line):
+    outputs = signatures["attention"](text=tf.constant(line))
+    assert_drawn_alike(figure_of(outputs, line), visualize._figure(run, line, None))
+
+
+def test_attention_of_weights_in_bfloat16(run, rounded):
+    translator = Translator(run.model, run.vocabulary, run.config.decode, "bfloat16")
+    figure = figure_of(translator.attention(tf.constant(LINES[0])), LINES[0])
+    assert_drawn_alike(figure, visualize._figure(rounded, LINES[0], None))
+
+
+def test_attention_of_no_text_and_of_a_long_one(run, signatures):
+    """A blank text has an empty translation; of a long one 200 pieces are read, with EOS."""
+    attention = signatures["attention"]
+    eos = run.vocabulary.pieces[EOS].encode()
+    blank = {name: value.numpy() for name, value in attention(text=tf.constant(" ")).items()}
+    assert blank["source_pieces"].tolist() == blank["target_pieces"].tolist() == [eos]
+    assert blank["translation"] == b""
+    long = attention(text=tf.constant("long " * 1000))
+    whole = run.vocabulary.encode(["long " * 1000])[0]
+    expected = [run.vocabulary.pieces[index].encode() for index in whole[:199]]
+    assert long["source_pieces"].numpy().tolist() == [*expected, eos]
+    assert long["encoder"].shape == (1, 3, 200, 200)
+    assert long["decoder"].shape[2] <= 202
+
+
+def test_attention_needs_full_self_attention(run):
+    restricted = RestrictedSelfAttention(4, d_model=48, num_heads=3, d_k=12, d_v=20)
+    model = Transformer(run.config.model, run.vocabulary.size, self_attention=restricted)
+    signatures = saved_model._signatures(replace(run, model=model).translator())
+    assert set(signatures) == {"serving_default", "nbest", "translate_ids"}
 
 
 # Inputs
@@ -309,7 +384,8 @@ def test_warm_up_requests_are_answered(exports, name):
         outputs = signatures[request.model_spec.signature_name](**inputs)
         (first, *_) = outputs.values()
         sizes.setdefault(request.model_spec.signature_name, []).append(first.shape[0])
-    warmed = set(signatures) - ({"serving_default"} if name == "ids" else set())  # the same there
+    # Attention is not for servers' load; of an export of ids, both signatures are the same.
+    warmed = set(signatures) - ({"serving_default"} if name == "ids" else {"attention"})
     assert sizes == {signature: [1, 8] for signature in warmed}
 
 
