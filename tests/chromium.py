@@ -37,8 +37,7 @@ class Page:
         ours.settimeout(60)
         self.socket, self.buffer = ours, b""
         self.count, self.session, self.events = 0, {}, []
-        targets = self.send("Target.getTargets")["targetInfos"]
-        (target,) = [each["targetId"] for each in targets if each["type"] == "page"]
+        (target,) = self._targets("page")
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self.session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -85,12 +84,19 @@ class Page:
     @contextlib.contextmanager
     def inside(self):
         """Evaluate in the page's only frame, which is sandboxed, so that it has its own session."""
-        targets = self.send("Target.getTargets")["targetInfos"]
-        (frame,) = [each["targetId"] for each in targets if each["type"] == "iframe"]
-        attached = self.send("Target.attachToTarget", targetId=frame, flatten=True)
+        until = time.monotonic() + 20
+        while not (frames := self._targets("iframe")):
+            assert time.monotonic() < until, "no frame"
+        attached = self.send("Target.attachToTarget", targetId=frames[0], flatten=True)
         outside, self.session = self.session, {"sessionId": attached["sessionId"]}
-        yield self
-        self.session = outside
+        try:
+            yield self
+        finally:
+            self.session = outside
+
+    def _targets(self, kind):
+        targets = self.send("Target.getTargets")["targetInfos"]
+        return [each["targetId"] for each in targets if each["type"] == kind]
 
     def wait(self, expression):
         """Wait until a JavaScript expression is true."""

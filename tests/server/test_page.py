@@ -230,8 +230,9 @@ def faults(browser, url):
         method, about = event["method"], event["params"]
         if method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
             yield about
-        elif method == "Log.entryAdded" and about["entry"]["source"] != "network":
-            yield about["entry"]
+        elif method == "Log.entryAdded":
+            if about["entry"]["source"] != "network" and about["entry"]["level"] != "info":
+                yield about["entry"]
         elif method == "Network.requestWillBeSent" and not about["request"]["url"].startswith(url):
             yield about["request"]["url"]
 
@@ -404,6 +405,23 @@ def test_errors_of_the_server_are_shown_and_only_some_can_be_tried_again(page, s
     assert page.places == ["no text", "too long", "Gut.", "Gut."]
 
 
+def test_four_are_under_way_also_after_trying_again(page, site):
+    sentences = [f"Number {word}." for word in ("one", "two", "three", "four", "five", "six")]
+    site.answers = {each: [wrong(503, "no"), predicted("Gut.")] for each in sentences}
+    site.held["Slow."]
+    page.translate(" ".join(["Slow.", *sentences]))
+    page.wait("#status", "0 of 7 sentences translated, 6 failed")
+    for sentence in sentences:
+        site.held[sentence]
+    page.browser.click(".wrong button")
+    site.wait(7 + 3)
+    assert page.places == ["Translating…"] * 4 + ["Waiting"] * 3
+    for event in site.held.values():
+        event.set()
+    page.wait("#status", "7 of 7 sentences translated")
+    assert site.most_open == 4
+
+
 def test_a_sentence_over_the_limit_is_not_sent(page, site):
     page.finish("x" * 1001)
     assert page.places == ["This sentence has 1001 characters; the server takes 1000."]
@@ -507,7 +525,8 @@ def overlap(one, other):
 
 
 def test_nothing_in_a_tree_overlaps_and_the_words_are_a_row(page, site):
-    wide = f"(TOP (VERYWIDELABEL (A a)) (X (UNUSUALLYWIDE (B b) {TREE}) (C a-rather-long-word)))"
+    uneven = "(VERY-WIDE-LABEL (A quite-long) (B b)) (VERY-WIDE-LABEL (A a) (B quite-long))"
+    wide = f"(TOP {uneven} (X (VERY-WIDE-LABEL (B b)) {TREE} (C a-rather-long-word)))"
     site.answers["x"] = [predicted(wide)]
     open_trees(page, site)
     page.finish("x")
