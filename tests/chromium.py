@@ -1,6 +1,7 @@
 """A headless Chromium, driven over a socket by its DevTools protocol, so no package is needed."""
 
 import base64
+import contextlib
 import json
 import shutil
 import socket
@@ -36,8 +37,7 @@ class Page:
         ours.settimeout(60)
         self.socket, self.buffer = ours, b""
         self.count, self.session, self.events = 0, {}, []
-        targets = self.send("Target.getTargets")["targetInfos"]
-        (target,) = [each["targetId"] for each in targets if each["type"] == "page"]
+        (target,) = self._targets("page")
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self.session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -66,9 +66,10 @@ class Page:
         message, self.buffer = self.buffer.split(b"\0", 1)
         return json.loads(message)
 
-    def open(self, path):
+    def open(self, place):
+        """Open a file, given as a Path, or an address, and wait until it is loaded."""
         self.events.clear()
-        self.send("Page.navigate", url=path.as_uri())
+        self.send("Page.navigate", url=place if isinstance(place, str) else place.as_uri())
         until = time.monotonic() + 60
         while self("document.readyState") != "complete" or self("location.href") == "about:blank":
             assert time.monotonic() < until, "the page does not load"
@@ -80,12 +81,41 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def press(self, *keys):
+    @contextlib.contextmanager
+    def inside(self):
+        """Evaluate in the page's only frame, which is sandboxed, so that it has its own session."""
+        until = time.monotonic() + 20
+        while not (frames := self._targets("iframe")):
+            assert time.monotonic() < until, "no frame"
+        attached = self.send("Target.attachToTarget", targetId=frames[0], flatten=True)
+        outside, self.session = self.session, {"sessionId": attached["sessionId"]}
+        try:
+            yield self
+        finally:
+            self.session = outside
+
+    def _targets(self, kind):
+        targets = self.send("Target.getTargets")["targetInfos"]
+        return [each["targetId"] for each in targets if each["type"] == kind]
+
+    def wait(self, expression):
+        """Wait until a JavaScript expression is true."""
+        until = time.monotonic() + 20
+        while not self(f"Boolean({expression})"):
+            assert time.monotonic() < until, f"never true: {expression}"
+            time.sleep(0.01)
+
+    def write(self, text):
+        """Type text where the focus is."""
+        self.send("Input.insertText", text=text)
+
+    def press(self, *keys, control=False, shift=False):
         codes = {"Tab": 9, "Escape": 27, " ": 32, "Enter": 13, "End": 35, "Home": 36}
         codes |= {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
         for key in keys:
             text = {"Enter": "\r", " ": " "}.get(key, "")
             press = {"key": key, "windowsVirtualKeyCode": codes[key], "text": text}
+            press["modifiers"] = 2 * control + 8 * shift
             self.send("Input.dispatchKeyEvent", type="keyDown", **press)
             self.send("Input.dispatchKeyEvent", type="keyUp", **press | {"text": ""})
 
@@ -99,8 +129,9 @@ class Page:
         self.send("Input.dispatchMouseEvent", type="mouseReleased", **button)
 
     def _middle(self, selector):
-        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()"
-        box = self(box)
+        element = f"document.querySelector({json.dumps(selector)})"
+        self(f"{element}.scrollIntoView({{block: 'nearest', behavior: 'instant'}})")
+        box = self(f"{element}.getBoundingClientRect().toJSON()")
         return {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
 
     def scheme(self, name):
