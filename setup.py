@@ -18,6 +18,14 @@ PEERS = [
 CTRANSLATE2 = ["ctranslate2>=4.8,<5"]
 # Runs `export --format=litert`, which TensorFlow writes but other programs need not have; 59 MB.
 LITERT = ["ai-edge-litert>=2.3,<3"]
+# Answers requests for `serve`.
+SERVE = [
+    "fastapi>=0.120",  # routes, their OpenAPI document, CORS
+    "uvicorn>=0.35",  # the server below it
+    "httptools>=0.6",  # uvicorn's fast reader of HTTP
+    "uvloop>=0.21; sys_platform != 'win32'",  # and its fast event loop
+    "prometheus-client>=0.20",  # /metrics
+]
 JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
 
@@ -36,6 +44,7 @@ setup(
         "t2t_repro": ["py.typed"],  # type checkers then use the annotations
         "t2t_repro.configs": ["*.yaml"],
         "t2t_repro.paper": ["*.html"],
+        "t2t_repro.server": ["*.html"],
     },
     install_requires=[
         # TensorFlow, its text operations and Keras go together: the versions that are tested.
@@ -61,12 +70,16 @@ setup(
         "jax": JAX,
         "litert": LITERT,
         "peers": PEERS,
+        "serve": SERVE,
         "dev": [
             *BEAM,
             *CTRANSLATE2,
             *LITERT,
             *PEERS,
             *JAX,
+            *SERVE,
+            "hypothesis>=6",  # requests for the server that nobody would write
+            "locust>=2.40",  # the load of `bench serve`
             "mypy>=1.15",
             "pre-commit>=4",
             "pytest>=8",

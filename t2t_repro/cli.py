@@ -1,4 +1,4 @@
-"""Shared code of the commands: flags from hyperparameters, quiet imports, clear endings.
+"""Shared code of the commands: flags from hyperparameters, clear endings.
 
 Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything else.
 """
@@ -6,7 +6,6 @@ Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything e
 import argparse
 import contextlib
 import dataclasses
-import faulthandler
 import io
 import os
 import sys
@@ -166,22 +165,3 @@ def run(main: Callable[[], None]) -> NoReturn:
 def _end(status: int, message: str) -> NoReturn:
     print(message, file=sys.stderr)
     sys.exit(status)
-
-
-def quiet_tensorflow() -> None:
-    """Keep TensorFlow's C++ log lines off the terminal; call this before its import.
-
-    TensorFlow 2.21 prints some of them whatever TF_CPP_MIN_LOG_LEVEL says, straight to file
-    descriptor 2. That descriptor is redirected, and Python's stderr keeps the terminal. A user who
-    sets TF_CPP_MIN_LOG_LEVEL sees everything. A crash in C++ still prints Python's stack.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    terminal = os.dup(2)
-    sys.stderr = open(terminal, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    faulthandler.enable(sys.stderr)
-    import tensorflow as tf
-
-    tf.get_logger().setLevel("ERROR")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from pipelines.sources import text_files
-from t2t_repro import cli, config
+from t2t_repro import cli, config, tensorflow_log
 from t2t_repro.paper import table2, table4
 from t2t_repro.workdir import Workdir
 
@@ -81,7 +81,7 @@ def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> I
 def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
     settings, workdir = cli.settings(given), Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     from t2t_repro import experiment, reports
 
     return reports.evaluate(experiment.restore(workdir, settings), given.split)

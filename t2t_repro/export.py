@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from pipelines.errors import BadInput
-from t2t_repro import cli
+from t2t_repro import cli, tensorflow_log
 from t2t_repro.workdir import Workdir
 
 # The types that each format can store weights in; the first is the default.
@@ -53,7 +53,7 @@ def main() -> None:
     _check(given, directory)
     workdir = Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     from t2t_repro import experiment
     from t2t_repro.serving import ctranslate2, litert, saved_model
 

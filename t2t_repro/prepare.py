@@ -6,7 +6,7 @@ The values shown are the paper's base model; configs/<problem>.yaml replaces som
 import argparse
 import sys
 
-from t2t_repro import cli
+from t2t_repro import cli, tensorflow_log
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,7 +26,7 @@ def main() -> None:
     """Parse the flags, then prepare."""
     given = parser().parse_args()
     run = cli.run_of(given)
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     from t2t_repro import experiment
 
     config = run.workdir.config_to_train(run.problem, run.variant, run.overrides)

@@ -33,8 +33,8 @@ def parser() -> argparse.ArgumentParser:
     queue.add_argument(
         *("--max_wait_ms",),
         type=float,
-        default=2,
-        help="time that a sentence waits for others while a worker has nothing to do",
+        default=5,
+        help="time that a sentence waits for others, at most, while a worker is idle",
     )
     queue.add_argument(
         *("--queue_size",),

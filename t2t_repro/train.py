@@ -6,7 +6,7 @@ The values shown are the paper's base model; configs/<problem>.yaml replaces som
 import argparse
 import sys
 
-from t2t_repro import cli
+from t2t_repro import cli, tensorflow_log
 from t2t_repro.paper import table3
 
 
@@ -28,7 +28,7 @@ def main() -> None:
     run = cli.run_of(given)  # before the slow import
     if given.list_variants:
         return _list_variants(run)
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     from t2t_repro import launch
 
     launch.train(*run)

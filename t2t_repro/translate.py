@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
-from t2t_repro import cli
+from t2t_repro import cli, tensorflow_log
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
     n_best = given.nbest or 1
     if given.litert:  # needs no TensorFlow
         return exports.litert(given.litert, n_best)
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     if given.saved_model:
         return exports.saved_model(given.saved_model, n_best)
     from t2t_repro import experiment

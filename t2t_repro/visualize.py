@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro import cli, config
+from t2t_repro import cli, config, tensorflow_log
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
@@ -64,7 +64,7 @@ def main() -> None:
         raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
     workdir = Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
-    cli.quiet_tensorflow()
+    tensorflow_log.quiet()
     from t2t_repro import experiment
 
     run = experiment.restore(workdir, settings)

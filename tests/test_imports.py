@@ -21,11 +21,11 @@ PIPELINES = (
     *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "config", "workdir", "model", "scoring", "decoding", "problems"),
-    *("distributed", "paper", "training", "experiment", "reports", "serving", "launch", "library"),
-    *("commands", "bench"),
+    *("settings", "config", "tensorflow_log", "workdir", "model", "scoring", "decoding"),
+    *("problems", "distributed", "paper", "training", "experiment", "reports", "serving"),
+    *("server", "launch", "library", "commands", "bench"),
 )
-COMMANDS = ("cli", "evaluate", "export", "prepare", "train", "translate", "visualize")
+COMMANDS = ("cli", "evaluate", "export", "prepare", "serve", "train", "translate", "visualize")
 
 # These use only Keras's operations and NumPy, so that they also run on Keras's JAX backend.
 BACKEND_FREE = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import BadInput
-from t2t_repro import cli, config
+from t2t_repro import cli, config, tensorflow_log
 
 Row = dict[str, Any]
 
@@ -75,7 +75,7 @@ def main() -> None:
     _check_train(given)
     _check_table3(given)
     if given.backend == "tensorflow" and given.what != "table3":  # which trains in other processes
-        cli.quiet_tensorflow()
+        tensorflow_log.quiet()
     rows = []
     for row in BENCHES[given.what](given):
         rows.append(row)

@@ -30,6 +30,7 @@ from pipelines.errors import BadInput
 from t2t_repro.server import openapi, rest
 from t2t_repro.server.access import Access
 from t2t_repro.server.batcher import QueueFull
+from t2t_repro.server.engine import described
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.rest import Rejected
@@ -301,11 +302,9 @@ def _page_settings(options: Options, version: Version) -> dict[str, Any]:
     """Return what the page has to know."""
     description = version.description
     settings = description.settings
-    size = settings["model"]
     return {
         "model": options.model_name,
-        "description": f"{settings['problem']}, {settings['variant']}: {size['num_layers']} layers "
-        f"of {size['num_heads']} heads, {settings['format']}, version {version.number}",
+        "description": f"{described(settings)}; {settings['format']}, version {version.number}",
         "format": settings["format"],
         "output": settings["output"],
         "beam_size": description.beam_size,

@@ -16,6 +16,7 @@ from typing import Any
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
+from t2t_repro import tensorflow_log
 from t2t_repro.serving import exports
 
 # Where all cores translate, the server still reads requests at once: they become full batches.
@@ -33,6 +34,13 @@ class Description(typing.NamedTuple):
     draws_attention: bool
 
 
+def described(settings: dict[str, Any]) -> str:
+    """Return a line about the model, from an export's settings.json."""
+    model = settings["model"]
+    size = f"{model['num_layers']} layers of {model['num_heads']} heads"
+    return f"{settings['problem']}, {settings['variant']}: {size}"
+
+
 class Batch(typing.NamedTuple):
     """The answers to a batch, one for each row, and the size of the work."""
 
@@ -44,9 +52,7 @@ class _Engine:
     def __init__(self, path: Path, threads: int):
         self.settings = _settings(path)
         if self.settings.get("format") == "saved_model":
-            from t2t_repro import cli
-
-            cli.quiet_tensorflow()
+            tensorflow_log.quiet()
         self.translator = exports.open_export(path, threads)
         self.vocabulary = next(
             (Vocabulary.load(at) for at in _places(path) if (at / "vocabulary.model").exists()),
@@ -62,6 +68,13 @@ class _Engine:
     def ids(self, sources: list[list[int]]) -> Batch:
         answers = self.translator.translate_ids(sources)
         return Batch(answers, sum(len(ids) for ids, _ in answers))
+
+    def attention(self, texts: list[str]) -> Batch:
+        """Draw pages, as `visualize` does; only SavedModels can."""
+        translator: Any = self.translator
+        figures = [translator.attention(text) for text in texts]
+        model = described(self.settings)
+        return Batch([figure.html(figure.view(), model) for figure in figures], None)
 
 
 _engine: _Engine
@@ -101,7 +114,7 @@ def load(path: Path, threads: int) -> Description:
         _engine.settings,
         beam_size,
         vocabulary.size if vocabulary else None,
-        hasattr(_engine.translator, "attention"),
+        getattr(_engine.translator, "draws_attention", False),
     )
 
 
@@ -117,6 +130,8 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
         For texts, each answer is a list of (translation, score, cut), best first, of length 1
         or beam size; for ids it is (ids, score); for "attention" it is a page of HTML.
     """
+    if signature == "attention":
+        return _engine.attention(list(rows))
     if signature == "translate_ids":
         return _engine.ids(list(rows))
     count = 1 if signature == "serving_default" else _engine.translator.beam_size
@@ -136,6 +151,7 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
         int(settings["decode"]["max_source_length"])
+        described(settings)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadInput(
             f"{path}: not a usable export (settings.json: {error}); make one with "

@@ -15,7 +15,7 @@ class Options:
     workers: int = 2
     threads: int = 1
     batch_size: int = 16  # sentences
-    max_wait_ms: float = 2.0
+    max_wait_ms: float = 5.0
     queue_size: int = 1024  # sentences
     timeout_s: float = 30.0
     max_body_kb: int = 1024

@@ -42,7 +42,8 @@ def save(
 
     A parsing run's translations are trees in brackets, with the words of their sentences.
 
-    assets.extra/ holds `settings.json` and requests with which a server warms up.
+    assets.extra/ holds `settings.json`, the vocabulary, which programs that send ids need, and
+    requests with which a server warms up.
 
     Args:
         run: The restored run.
@@ -64,6 +65,7 @@ def save(
                 (signature, {"text": lines}) for signature in _OUTPUTS for lines in warm_up.TEXTS
             ]
         warm_up.write(unfinished, requests)
+        run.vocabulary.save(unfinished / "assets.extra")
         write_settings(unfinished / "assets.extra", run, "saved_model", weights)
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro.decoding.lines import Line
 from t2t_repro.decoding.translator import best_lines
+from t2t_repro.paper.attention_figure import AttentionFigure
 from t2t_repro.serving import saved_model
 
 
@@ -29,6 +30,7 @@ class Translator:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(1)
         self._signatures = saved_model.load(directory)
+        self.draws_attention = "attention" in self._signatures
         scores = typing.cast(typing.Any, self._signatures["nbest"]).structured_outputs["scores"]
         self.beam_size: int = scores.shape[1]
 
@@ -48,3 +50,17 @@ class Translator:
         rows = outputs["ids"].numpy().tolist()
         ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
         return list(zip(ids, outputs["score"].numpy().tolist(), strict=True))
+
+    def attention(self, sentence: str) -> AttentionFigure:
+        """Return the attention weights of a sentence and its translation, if `draws_attention`.
+
+        A sentence of more than 199 pieces loses its end.
+        """
+        outputs = self._signatures["attention"](text=tf.constant(sentence))
+        values = {name: value.numpy() for name, value in outputs.items()}
+        source, target = (
+            [piece.decode() for piece in values[f"{side}_pieces"]] for side in ("source", "target")
+        )
+        return AttentionFigure.of_pair(
+            sentence, values["translation"].decode(), source, target, values
+        )
