@@ -36,14 +36,15 @@ class Version:
         self.description: Description
 
     async def load(self) -> None:
-        """Start the workers, one after the other, and the queue.
+        """Start the workers, the first one alone in case the export is not usable, and the queue.
 
         Raises:
             BadInput: the export is not usable.
         """
         try:
-            for worker in self._workers:
-                self.description = await worker.start()
+            first, *others = self._workers
+            self.description = await first.start()
+            await asyncio.gather(*(worker.start() for worker in others))
         except BaseException:
             self._stop()
             raise
