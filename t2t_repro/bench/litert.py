@@ -82,23 +82,31 @@ def rows(repeats: int) -> Iterator[Row]:
 def _write(export: Path, peer: Path) -> None:
     """Write the same random model in both formats."""
     from t2t_repro.model.transformer import Transformer
-    from t2t_repro.serving import ctranslate2, litert
+    from t2t_repro.serving import ctranslate2
+
+    vocabulary, decode = random_vocabulary(), config.Decode()
+    model = Transformer(config.Model(), ROWS, "float32")
+    write_export(model, vocabulary, decode, export)
+    peer.mkdir()
+    ctranslate2.write_model(model, vocabulary, decode, peer, "int8")
+
+
+def write_export(model: Any, vocabulary: Vocabulary, decode: config.Decode, export: Path) -> None:
+    """Write a model that no run has trained as a LiteRT export in int8, in a new directory."""
+    from t2t_repro.serving import litert
     from t2t_repro.serving.export_directory import FORMAT_VERSION, digests
 
-    vocabulary, decode = _vocabulary(), config.Decode()
-    model = Transformer(config.Model(), ROWS, "float32")
-    for directory in (export, peer):
-        directory.mkdir()
+    export.mkdir()
     litert.write_model(model, vocabulary, decode, export, "int8")
-    ctranslate2.write_model(model, vocabulary, decode, peer, "int8")
     settings = {
         **{"format": "litert", "format_version": FORMAT_VERSION, "output": "text"},
+        **{"problem": "random words", "variant": "base", "model": vars(config.Model())},
         **{"decode": vars(decode), "sha256": digests(export)},
     }
     (export / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
-def _vocabulary() -> Vocabulary:
+def random_vocabulary() -> Vocabulary:
     """Learn `ROWS` pieces from random words."""
     rng = np.random.default_rng(0)
     letters = rng.integers(ord("a"), ord("z") + 1, (ROWS, 12), dtype=np.uint8)
