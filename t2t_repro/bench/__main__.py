@@ -1,4 +1,4 @@
-"""Measure the speed of training, decoding and input on this machine; reproduce Tables 1 and 3.
+"""Measure the speed of training, decoding, input and the server; reproduce Tables 1 and 3.
 
 Each figure is the median of several runs in one process, after a warm-up. Beside the training step
 the speed of a large matrix product is measured on the same machine: the share of that speed which a
@@ -56,6 +56,10 @@ def parser() -> argparse.ArgumentParser:
     )
     table.add_argument("--rows", default="all", help="rows of Table 3 to train, such as base,C1")
     table.add_argument("--workdir", type=Path, help="work directory; none: runs/table3_<problem>")
+    serving = flags.add_argument_group("serve")
+    serving.add_argument("--export_dir", type=Path, help="an export; none: base, random weights")
+    serving.add_argument("--text", type=Path, help="file of sentences for --export_dir")
+    serving.add_argument("--requests", type=int, default=2000, help="of the soak")
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["data"])
     return flags
@@ -74,7 +78,8 @@ def main() -> None:
         raise BadInput("--format: only for decode")
     _check_train(given)
     _check_table3(given)
-    if given.backend == "tensorflow" and given.what != "table3":  # which trains in other processes
+    _check_serve(given)
+    if given.backend == "tensorflow" and given.what not in _IN_OTHER_PROCESSES:
         tensorflow_log.quiet()
     rows = []
     for row in BENCHES[given.what](given):
@@ -105,6 +110,24 @@ def _check_table3(given: argparse.Namespace) -> None:
         raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for table3")
     if given.minutes <= 0 or given.updates < 0:
         raise BadInput("--minutes, --updates: wanted more than 0")
+
+
+def _check_serve(given: argparse.Namespace) -> None:
+    """Raise BadInput for flags of `serve` that contradict others, or for a missing package."""
+    names = ("export_dir", "text", "requests")
+    defaults = parser().parse_args([given.what])
+    if given.what != "serve":
+        if any(getattr(given, name) != getattr(defaults, name) for name in names):
+            raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for serve")
+        return
+    if (given.export_dir is None) != (given.text is None):
+        raise BadInput("--export_dir, --text: wanted both, or none")
+    if given.requests < 10:
+        raise BadInput(f"--requests: wanted at least 10, got {given.requests}")
+    wanted = {"locust": "locust", "fastapi": '"t2t_repro[serve]"', "uvicorn": '"t2t_repro[serve]"'}
+    for package, installed in wanted.items():
+        if importlib.util.find_spec(package) is None:
+            raise BadInput(f"serve: {package} is not installed; pip install {installed}")
 
 
 def _format(value: Any) -> str:
@@ -182,6 +205,13 @@ def model_variations(given: argparse.Namespace) -> Iterator[Row]:
     return table3.rows(names, workdir, table3.load_or_make_plan(workdir, plan, given.minutes))
 
 
+def server(given: argparse.Namespace) -> Iterator[Row]:
+    """Measure the server of `python -m t2t_repro.serve`; see `bench.serve`."""
+    from t2t_repro.bench import serve
+
+    return serve.rows(given.export_dir, given.text, given.requests, given.repeats)
+
+
 BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "train": training_steps,
     "decode": beam_search,
@@ -189,8 +219,10 @@ BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "vocabulary": vocabularies,
     "table1": layer_types,
     "table3": model_variations,
+    "serve": server,
 }
 _READ_TEXT = ("input", "vocabulary", "table3")  # benchmarks that accept the flags of a text
+_IN_OTHER_PROCESSES = ("table3", "serve")  # where what is measured runs
 
 
 if __name__ == "__main__":
