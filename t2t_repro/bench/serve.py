@@ -41,7 +41,7 @@ QUEUE_S, MOST_QUEUED = 2.0, 512  # of an open loop: work that may wait, and sent
 SHORT_S = 15.0  # of short sentences, alone and beside long ones
 FLOODING, LONG_WORDS = 8, 300  # clients that send long sentences, and how long these are
 SOAKING, MISBEHAVING = 36, 4  # clients of the soak: one in ten misbehaves
-NEAR = 0.02  # relative difference of two scores between which a search wavers
+NEAR = 0.05  # relative difference of two scores between which a search wavers
 STOP_S = 60.0  # for a server to end
 
 
@@ -63,8 +63,9 @@ def rows(export: Path | None, text: Path | None, requests: int, repeats: int) ->
         `sentences_per_s`: offline: of all sentences in one go, as `translate` does it, with a
             thread for each core, in a process of its own and with the model loaded. closed loop:
             in --repeats times 5 s, after 3 s to warm up; not the median of as many windows, because
-            answers come by the batch, up to 16 at once and at base size 125 in 5 s.
-        `target_pieces_per_s`: the same in pieces of the translations, EOS included.
+            answers come by the batch, up to 16 at once, of about 200 in 5 s at base size.
+        `target_pieces_per_s`: the same in pieces of the translations, EOS included, as the
+            vocabulary splits them; a random model writes a fifth fewer itself.
         `clients`: closed loop: how many send one sentence after the other.
         `share`: closed loop: its sentences per second over those offline.
         `p50_ms`, `p95_ms`, `p99_ms`: latencies of the requests that were answered. In an open loop
@@ -88,10 +89,10 @@ def rows(export: Path | None, text: Path | None, requests: int, repeats: int) ->
         `swapped`, `repeated`, `wrong`: soak: answers other than the offline answer to the sentence:
             the answer to another one; the one that the client had before, or several; another text.
             0 are expected.
-        `near_ties`: soak: other texts, too, but with a score within 2 % of the offline one. A batch
+        `near_ties`: soak: other texts, too, but with a score within 5 % of the offline one. A batch
             of other sentences changes the last bits of sums, which may turn a number that is
-            rounded to int8. Trained models hardly waver: 0 in 500 sentences of toy_ende. With
-            random weights many hypotheses are nearly equal, and 1 or 2 % of the texts change.
+            rounded to int8. Trained models hardly waver: 0 in 5,000 sentences of toy_ende.
+            With random weights hypotheses are nearly equal, and 1 or 2 % of the texts change.
         `refusals`: soak: answers 429, after which the client waited as told and tried again.
         `misbehaved`, `surprises`: soak: requests of the clients that hang up, send nonsense or are
             slow; and answers to them that were not the right ones.
@@ -150,8 +151,8 @@ def throughput(answers: Sequence[Answer], begin: float, end: float) -> Row:
 def open_loops(export: Path, lines: list[str], capacity: float) -> Iterator[Row]:
     """Yield a row for each load; `capacity` is in sentences per second."""
     queue = max(16, min(MOST_QUEUED, round(QUEUE_S * capacity)))
-    # Those that wait, two batches at work, and some that are refused meanwhile.
-    clients = queue + 128
+    # Those that wait, each worker's batch of 16, and some that are refused meanwhile.
+    clients = queue + 16 * max(2, litert.CORES) + 96
     with server(export, f"--queue_size={queue}") as (address, _):
         for load in LOADS:
             due = arrivals(load * capacity, OPEN_S)
@@ -301,8 +302,11 @@ def random_sentences(vocabulary: Vocabulary, count: int) -> list[str]:
 def write_base(export: Path) -> None:
     """Write base with random weights as a LiteRT export in int8."""
     tensorflow_log.quiet()
+    import keras
+
     from t2t_repro.model.transformer import Transformer
 
+    keras.utils.set_random_seed(3)  # with others, a few answers serve most of the sentences
     decode = config.Decode(max_extra_length=0)
     model = Transformer(config.Model(), ROWS, "float32")
     litert.write_export(model, litert.random_vocabulary(), decode, export)
