@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -11,13 +12,14 @@ import uvicorn
 from pipelines.errors import BadInput
 from t2t_repro.server.access import log_to_stderr
 from t2t_repro.server.app import make_app
+from t2t_repro.server.connection import Connection
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.served_model import ServedModel
 
 _log = logging.getLogger(__name__)
 _SIGNALS = signal.SIGTERM, signal.SIGINT
-_CONNECTIONS = 1024  # that may be open at once; further ones get status 503
+_FILES = 4096  # that may be open at once: connections, and the pipes of the workers
 
 
 def serve(options: Options, access_log: bool) -> None:
@@ -31,6 +33,8 @@ def serve(options: Options, access_log: bool) -> None:
         BadInput: The port is taken, or the export is not usable.
     """
     log_to_stderr(access_log)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(_FILES, hard)), hard))
     listening = _listen(options.host, options.port)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
@@ -60,9 +64,10 @@ async def _serve(options: Options, listening: socket.socket) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=Connection,
+            ws="none",
             log_config=None,
             access_log=False,
-            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=int(options.timeout_s) + 1,
             server_header=False,
         )
