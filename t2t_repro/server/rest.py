@@ -59,9 +59,10 @@ def predict_request(body: bytes) -> Predict:
         Rejected: It is not one; status 400.
     """
     request = _object(body)
-    signature = request.get("signature_name", "") or "serving_default"
+    signature = request.get("signature_name", "")
     if not isinstance(signature, str):
         raise Rejected(400, "'signature_name' key must be a string value.")
+    signature = signature or "serving_default"
     if signature not in SIGNATURES:
         raise Rejected(400, f'Serving signature name: "{signature}" not found in signature def')
     ((name, (type_, rank)),) = SIGNATURES[signature][0].items()
@@ -297,5 +298,8 @@ _TYPES = {
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # nested as deeply as can be read, but not as can be written
+        return "a value"
     return text if len(text) <= 100 else f"{text[:100]}..."
