@@ -187,7 +187,7 @@ def _malformed(request: Request) -> Rejected:
     return Rejected(400, f"Malformed request: {request.method} {request.scope['path']}")
 
 
-_NUMBER = re.compile(r"0*[0-9]{1,19}")  # of a version
+_NUMBER = re.compile(r"0*([0-9]{1,19})")  # of a version
 
 
 def _asked(request: Request) -> tuple[str, int | None]:
@@ -201,9 +201,9 @@ def _asked(request: Request) -> tuple[str, int | None]:
         raise _malformed(request)
     if number is None:
         return name, None
-    if not _NUMBER.fullmatch(number):
+    if not (digits := _NUMBER.fullmatch(number)):
         raise _malformed(request)
-    return name, int(number)
+    return name, int(digits[1])
 
 
 def _served(request: Request, name: str, number: int | None) -> Version:

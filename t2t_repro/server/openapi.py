@@ -21,16 +21,23 @@ def _number(**limits: int) -> _Schema:
 _STRING = {"type": "string"}
 _TRUTH = {"type": "boolean"}
 _SCORE = {"type": "number"}
-_TEXT = {"anyOf": [_STRING, _object({"b64": _STRING}) | {"additionalProperties": False}]}
+_BASE64 = _object({"b64": _STRING}) | {"additionalProperties": False}
+_TEXT = {"anyOf": [_STRING, _BASE64]}
 _IDS = _list(_number(minimum=0), minItems=1)
 
 _SIGNATURE = {"signature_name": {"enum": ["serving_default", "nbest", "translate_ids"]}}
-_ROWS = {"anyOf": [_TEXT, _IDS, _object({"text": _TEXT}), _object({"ids": _IDS})]}
-_NAMED = (_object({"text": _list(_TEXT)}), _object({"ids": _list(_IDS)}))
-_COLUMNS = {"anyOf": [_list(_TEXT), _list(_IDS), *_NAMED]}
+_INPUTS = {"text": _TEXT, "ids": _IDS}
+_NAMED = [_object({name: each}) | {"additionalProperties": False} for name, each in _INPUTS.items()]
+_ROWS = {"anyOf": [_list(each, minItems=1) for each in (_TEXT, _IDS, *_NAMED)]}
+_COLUMNS = {
+    "anyOf": [
+        *(_list(each) for each in _INPUTS.values()),
+        *(_object({name: _list(each)}) for name, each in _INPUTS.items()),
+    ]
+}
 _REQUEST = {
     "oneOf": [
-        _object({"instances": _list(_ROWS, minItems=1)}, _SIGNATURE),
+        _object({"instances": _ROWS}, _SIGNATURE),
         _object({"inputs": _COLUMNS}, _SIGNATURE),
     ]
 }
