@@ -21,14 +21,14 @@ class Connection(H11Protocol):
     uvicorn itself closes only those that are silent after an answer.
     """
 
-    patience = 20.0  # seconds without progress, twice at most
+    patience = 20.0  # seconds between two looks at its progress
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Watch over the connection while it lasts."""
         super().connection_made(transport)
         if len(self.connections) > _MOST:
             self.app = _busy
-        self._seen: object = None
+        self._seen: object = (None, 0)
         self._next_look = self.loop.call_later(self.patience, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
