@@ -68,6 +68,7 @@ async def _serve(options: Options, listening: socket.socket) -> None:
         )
     )
     watching = asyncio.create_task(model.watch())
+    listening.listen(_CONNECTIONS)  # from here on a connection waits to be accepted
     host, port = listening.getsockname()[:2]
     _log.info("serving %s at http://%s:%d", options.export_dir, host, port)
     # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
