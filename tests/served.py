@@ -13,6 +13,22 @@ import commands
 import requests
 from paths import ROOT
 
+from t2t_repro.workdir import Workdir
+
+BEAM = 3
+
+
+def exported(once, tiny_run, module):
+    """Return an export directory with version 7 of `tiny_run`, of the format of `module`."""
+
+    def save(folder):
+        from t2t_repro import experiment
+
+        run = experiment.restore(Workdir(tiny_run), {"beam_size": BEAM})
+        module.save(run, folder / "export" / "7")
+
+    return once(f"served_{module.__name__}", save) / "export"
+
 
 class Server:
     """A server in a process of its own; `address` is its URL, and `log` its stderr so far."""

@@ -31,13 +31,19 @@ def serve(options: Options, access_log: bool) -> None:
         BadInput: The port is taken, or the export is not usable.
     """
     log_to_stderr(access_log)
-    listening = _listen(options.host, options.port)
+    listening = _bind(options.host, options.port)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     asyncio.run(_serve(options, listening))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port; nobody can connect yet.
+
+    Raises:
+        BadInput: The port is taken, or the address is not one of this machine.
+    """
+    listening = None
     try:
         # With its protocol, TCP: else asyncio does not turn off Nagle's algorithm, and an answer
         # waits 40 ms for its second packet.
@@ -45,11 +51,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(*kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        return listening
     except OSError as error:
+        if listening:
+            listening.close()
         raise BadInput(
             f"--host={host} --port={port}: {error.strerror or error}; give another --port or --host"
         ) from None
-    return listening
 
 
 async def _serve(options: Options, listening: socket.socket) -> None:

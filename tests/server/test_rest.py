@@ -16,13 +16,11 @@ import numpy as np
 import pytest
 import requests
 from paths import ROOT
-from served import server
+from served import exported, server
 
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.serving import exports, litert, saved_model
-from t2t_repro.workdir import Workdir
 
-BEAM = 3
 LINES = [
     "The house is old.",
     "",
@@ -54,16 +52,6 @@ class Model(typing.NamedTuple):
         (error,) = reply.json().values()
         assert reply.json().keys() == {"error"}
         return reply.status_code, error
-
-
-def exported(once, tiny_run, module):
-    def save(folder):
-        from t2t_repro import experiment
-
-        run = experiment.restore(Workdir(tiny_run), {"beam_size": BEAM})
-        module.save(run, folder / "export" / "7")
-
-    return once(f"served_{module.__name__}", save) / "export"
 
 
 @pytest.fixture(

@@ -12,25 +12,16 @@ import time
 import commands
 import pytest
 import requests
-from served import Server, server, workers_of
+from served import Server, exported, server, workers_of
 
 from t2t_repro.serving import litert
-from t2t_repro.workdir import Workdir
 
 pytest.importorskip("ai_edge_litert")
 
 
 @pytest.fixture(scope="module")
-def exported(once, tiny_run):
-    """Return a LiteRT export; the same as in test_rest.py."""
-
-    def save(folder):
-        from t2t_repro import experiment
-
-        run = experiment.restore(Workdir(tiny_run), {"beam_size": 3})
-        litert.save(run, folder / "export" / "7")
-
-    return once(f"served_{litert.__name__}", save) / "export"
+def export(once, tiny_run):
+    return exported(once, tiny_run, litert)
 
 
 def refused(*flags):
@@ -67,48 +58,48 @@ def call(capfd, *flags):
         ("--host=256.0.0.1", "--host=256.0.0.1"),
     ],
 )
-def test_wrong_flags(capfd, exported, flag, words):
-    assert words in call(capfd, f"--export_dir={exported}", flag)
+def test_wrong_flags(capfd, export, flag, words):
+    assert words in call(capfd, f"--export_dir={export}", flag)
 
 
-def test_an_empty_token_is_refused(capfd, exported, tmp_path):
+def test_an_empty_token_is_refused(capfd, export, tmp_path):
     (tmp_path / "token").write_text("\n")
-    given = f"--export_dir={exported}", f"--token_file={tmp_path / 'token'}"
+    given = f"--export_dir={export}", f"--token_file={tmp_path / 'token'}"
     assert "token: wanted one line of printable ASCII" in call(capfd, *given)
 
 
-def test_without_the_packages_of_the_extra(capfd, exported, monkeypatch):
+def test_without_the_packages_of_the_extra(capfd, export, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("t2t_repro.server")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    error = call(capfd, f"--export_dir={exported}")
+    error = call(capfd, f"--export_dir={export}")
     assert 'uvicorn, which is not installed; pip install "t2t_repro[serve]"' in error
 
 
-def test_a_port_in_use_is_named(capfd, exported):
+def test_a_port_in_use_is_named(capfd, export):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        error = call(capfd, f"--export_dir={exported}", f"--port={port}")
+        error = call(capfd, f"--export_dir={export}", f"--port={port}")
     assert f"--port={port}: Address already in use; give another --port" in error
 
 
-def test_missing_and_foreign_exports(exported, tmp_path):
+def test_missing_and_foreign_exports(export, tmp_path):
     assert "no export" in refused(f"--export_dir={tmp_path / 'nothing'}", "--port=0")
-    newer = shutil.copytree(exported, tmp_path / "newer")
+    newer = shutil.copytree(export, tmp_path / "newer")
     settings = newer / "7" / "settings.json"
     settings.write_text(settings.read_text().replace('"format_version": 1', '"format_version": 99'))
     assert "format_version 99" in refused(f"--export_dir={newer}", "--port=0")
-    damaged = shutil.copytree(exported, tmp_path / "damaged")
+    damaged = shutil.copytree(export, tmp_path / "damaged")
     (damaged / "7" / "model.tflite").write_bytes(b"damaged")
     assert "model.tflite is damaged" in refused(f"--export_dir={damaged}", "--port=0")
 
 
-def test_versions_killed_workers_and_the_end(exported, tmp_path):
+def test_versions_killed_workers_and_the_end(export, tmp_path):
     """A version comes, workers are killed, a damaged version comes, and no request is lost."""
     base = tmp_path / "export"
-    shutil.copytree(exported, base)
+    shutil.copytree(export, base)
     body = {"instances": ["The house is old.", "a"]}
     with server(base, "--poll_s=0.1", "--workers=2", "--no_access_log") as running:
         url, going, answers = f"{running.address}/v1/models/default", True, []
@@ -122,9 +113,9 @@ def test_versions_killed_workers_and_the_end(exported, tmp_path):
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             clients = [pool.submit(client) for _ in range(8)]
             try:
-                shutil.copytree(exported / "7", base / "8")
+                shutil.copytree(export / "7", base / "8")
                 running.wait("version 8 is served")
-                shutil.copytree(exported / "7", base / "9")
+                shutil.copytree(export / "7", base / "9")
                 (base / "9" / "model.tflite").write_bytes(b"damaged")
                 running.wait("version 9 is not served: .*model.tflite is damaged")
                 for pid in workers_of(running.process):
@@ -145,8 +136,8 @@ def test_versions_killed_workers_and_the_end(exported, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_at_the_end_all_that_was_accepted_is_answered(exported, number):
-    running = Server(exported, "--workers=1", "--batch_size=1")
+def test_at_the_end_all_that_was_accepted_is_answered(export, number):
+    running = Server(export, "--workers=1", "--batch_size=1")
     workers = workers_of(running.process)
     assert len(workers) == 1
     body = {"instances": ["The house is old."] * 20}
