@@ -4,10 +4,10 @@ The page at / translates what one types. docs/serving.md describes the routes.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 from pipelines.errors import BadInput
+from pipelines.workers import cores
 from t2t_repro import cli
 
 
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     engines.add_argument(
         *("--workers",),
         type=int,
-        default=max(2, len(os.sched_getaffinity(0))),
+        default=max(2, cores()),
         help="processes that each hold the model; of two or more, one is kept for short sentences "
         "(default: one for each core, at least 2)",
     )

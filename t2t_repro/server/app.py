@@ -326,7 +326,7 @@ def _page_settings(options: Options, version: Version) -> dict[str, Any]:
     settings = description.settings
     return {
         "model": options.model_name,
-        "description": f"{described(settings)}; {settings['format']}, version {version.number}",
+        "description": f"{described(settings)}, version {version.number}",
         "format": settings["format"],
         "output": settings["output"],
         "beam_size": description.beam_size,

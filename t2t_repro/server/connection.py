@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_MOST = 1024  # connections that may be open at once; requests on further ones get status 503
+MOST = 1024  # connections that may be open at once; requests on further ones get status 503
 
 
 class Connection(H11Protocol):
@@ -26,7 +26,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Watch over the connection while it lasts."""
         super().connection_made(transport)
-        if len(self.connections) > _MOST:
+        if len(self.connections) > MOST:
             self.app = _busy
         self._seen: object = (None, 0)
         self._next_look = self.loop.call_later(self.patience, self._look)

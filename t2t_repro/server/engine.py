@@ -5,10 +5,7 @@ engine's C++ away from everything else.
 """
 
 import json
-import multiprocessing
 import os
-import signal
-import threading
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
+from pipelines.workers import follow_parent
 from t2t_repro import tensorflow_log
 from t2t_repro.serving import exports
 
@@ -81,17 +79,9 @@ _engine: _Engine
 
 
 def start() -> None:
-    """Prepare the process: a keyboard's interrupt is the server's affair, and its end ends this."""
+    """Prepare the worker's process."""
+    follow_parent()
     os.nice(_NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
-
-
-def _end_with_the_server() -> None:
-    server = multiprocessing.parent_process()
-    assert server
-    server.join()
-    os._exit(1)
 
 
 def load(path: Path, threads: int) -> Description:

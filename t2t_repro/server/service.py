@@ -12,7 +12,7 @@ import uvicorn
 from pipelines.errors import BadInput
 from t2t_repro.server.access import log_to_stderr
 from t2t_repro.server.app import make_app
-from t2t_repro.server.connection import Connection
+from t2t_repro.server.connection import MOST, Connection
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.served_model import ServedModel
@@ -35,13 +35,19 @@ def serve(options: Options, access_log: bool) -> None:
     log_to_stderr(access_log)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(_FILES, hard)), hard))
-    listening = _listen(options.host, options.port)
+    listening = _bind(options.host, options.port)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     asyncio.run(_serve(options, listening))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port; nobody can connect yet.
+
+    Raises:
+        BadInput: The port is taken, or the address is not one of this machine.
+    """
+    listening = None
     try:
         # With its protocol, TCP: else asyncio does not turn off Nagle's algorithm, and an answer
         # waits 40 ms for its second packet.
@@ -49,11 +55,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(*kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        return listening
     except OSError as error:
+        if listening:
+            listening.close()
         raise BadInput(
             f"--host={host} --port={port}: {error.strerror or error}; give another --port or --host"
         ) from None
-    return listening
 
 
 async def _serve(options: Options, listening: socket.socket) -> None:
@@ -73,6 +81,7 @@ async def _serve(options: Options, listening: socket.socket) -> None:
         )
     )
     watching = asyncio.create_task(model.watch())
+    listening.listen(MOST)  # from here on a connection waits to be accepted
     host, port = listening.getsockname()[:2]
     _log.info("serving %s at http://%s:%d", options.export_dir, host, port)
     # uvicorn handles the signals while it runs; then it sends them again, when all is answered.

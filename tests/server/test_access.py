@@ -437,7 +437,7 @@ def wait_until(condition):
 
 
 def test_too_many_connections(site, monkeypatch):
-    monkeypatch.setattr(connection, "_MOST", 1)
+    monkeypatch.setattr(connection, "MOST", 1)
     served = site()
     wait_until(lambda: not served.connections())
     with served.connect() as client:
