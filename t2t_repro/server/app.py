@@ -119,7 +119,7 @@ def _add_page(app: FastAPI) -> None:
             attended = rest.attention_request(body)
             rest.check(attended, version.description, 1, options.max_characters)
             (html,) = await _unless_gone(
-                request, version.batcher.submit("attention", attended.rows)
+                request, version.batcher.submit(attended.signature, attended.rows)
             )
         return HTMLResponse(html)
 
@@ -226,8 +226,9 @@ async def _predict(request: Request) -> Response:
     name, number = _asked(request)
     async with _deadline(request):
         _served(request, name, number)  # before the body is read
-        predict = rest.predict_request(await _body(request, options.max_body_kb * 1024))
+        body = await _body(request, options.max_body_kb * 1024)
         version = _served(request, name, number)  # now; another one may be served since
+        predict = rest.predict_request(body, version.description)
         rest.check(predict, version.description, options.max_lines, options.max_characters)
         request.scope["sentences"] = len(predict.rows)
         answers = await _unless_gone(
@@ -255,7 +256,7 @@ def _status(request: Request) -> Response:
 def _metadata(request: Request) -> Response:
     name, number = _asked(request)
     version = _served(request, name, number)
-    return _Json(rest.metadata(name, version.number, version.description.beam_size))
+    return _Json(rest.metadata(name, version.number, version.description))
 
 
 @contextlib.asynccontextmanager

@@ -133,6 +133,22 @@ def test_one_worker_is_kept_for_short_sentences(long):
     asyncio.run(main())
 
 
+def test_long_sentences_are_translated_a_few_at_a_time():
+    """Their padded batch has no more characters than one of 16 sentences of 400 characters."""
+
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], batch_size=16)
+        tasks = await started(queue, ["first"], *([["x" * 3200]] * 7), ["x" * 10_000])
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert sorted(len(rows) for _, rows in worker.batches[1:]) in ([1] * 8, [1, 1, 2, 2, 2])
+        assert all(len(rows) * len(rows[-1]) <= 10_000 for _, rows in worker.batches)
+        await queue.close()
+
+    asyncio.run(main())
+
+
 def test_a_single_worker_translates_long_sentences_too():
     async def main():
         queue = batcher([Worker()])

@@ -130,6 +130,25 @@ def test_ids(model):
     assert [row["ids"] for row in rows] == outputs["ids"]
 
 
+def test_attention(model):
+    """Only SavedModels have it; its input is a single text."""
+    has_it = hasattr(model.offline, "attention")
+    body = {"signature_name": "attention", "inputs": {"text": LINES[0]}}
+    if not has_it:
+        assert '"attention" not found in signature' in model.error(body)[1]
+        return
+    outputs, expected = model.answer(**body)["outputs"], model.offline.attention(LINES[0])
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_allclose(outputs[name], value, atol=1e-5)
+        else:
+            assert outputs[name] == value
+    assert model.answer(signature_name="attention", inputs=LINES[0])["outputs"] == outputs
+    for wrong in ({"instances": [LINES[0]]}, {"inputs": {"text": LINES[:1]}}):
+        assert model.error({"signature_name": "attention", **wrong})[0] == 400
+
+
 def test_the_bodies_of_the_documentation(model):
     text = "".join((ROOT / name).read_text() for name in ("README.md", "docs/serving.md"))
     bodies = re.findall(r"-d '(\{.*?\})'", text)
@@ -222,14 +241,24 @@ def test_the_metadata_are_those_of_a_saved_model(model):
         reply["metadata"]["signature_def"], messages.SignatureDefMap()
     ).signature_def
     beam = model.offline.beam_size
+    string, real, truth, integer = 7, 1, 10, 3  # DT_STRING, DT_FLOAT, DT_BOOL, DT_INT32
     sizes = {
         (name, side, key): (tensor.dtype, [dim.size for dim in tensor.tensor_shape.dim])
-        for name in ("serving_default", "nbest", "translate_ids")
+        for name in found
         for side in ("inputs", "outputs")
         for key, tensor in getattr(found[name], side).items()
     }
-    string, real, truth, integer = 7, 1, 10, 3  # DT_STRING, DT_FLOAT, DT_BOOL, DT_INT32
-    assert sizes == {
+    attention = {key: value for key, value in sizes.items() if key[0] == "attention"}
+    assert ("attention" in found) == hasattr(model.offline, "attention")
+    if attention:
+        texts = ("translation", []), ("source_pieces", [-1]), ("target_pieces", [-1])
+        weights = [(name, [1, 3, -1, -1]) for name in ("encoder", "decoder", "cross")]
+        outputs = {name: (string, size) for name, size in texts}
+        outputs |= {name: (real, size) for name, size in weights}
+        assert attention == {("attention", "inputs", "text"): (string, [])} | {
+            ("attention", "outputs", name): tensor for name, tensor in outputs.items()
+        }
+    assert sizes == attention | {
         ("serving_default", "inputs", "text"): (string, [-1]),
         ("serving_default", "outputs", "translation"): (string, [-1]),
         ("serving_default", "outputs", "score"): (real, [-1]),

@@ -54,6 +54,7 @@ def call(capfd, *flags):
         ("--max_wait_ms=-1", "--max_wait_ms=-1: wanted at least 0"),
         ("--timeout_s=nan", "--timeout_s=nan: wanted at least 1"),
         ("--queue=5", "--queue"),
+        ("--queue_size=100", "--max_lines=128 --queue_size=100: wanted a queue with room for one"),
         ("--token_file=missing", "missing: No such file"),
         ("--host=256.0.0.1", "--host=256.0.0.1"),
     ],

@@ -18,7 +18,7 @@ class Worker:
 
     alive = 0
 
-    def __init__(self, export, threads):
+    def __init__(self, export, threads, limit):
         self.export = export
 
     async def start(self):
@@ -26,7 +26,7 @@ class Worker:
             raise BadInput(f"{self.export}: not a usable export (damaged)")
         Worker.alive += 1
         self.started = True
-        return Description({}, 4, None, False)
+        return Description({}, 4, None, False, 0)
 
     async def run(self, signature, rows):
         await asyncio.sleep(0.002)

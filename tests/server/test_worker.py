@@ -24,7 +24,7 @@ def run(monkeypatch):
 
     def run(main):
         async def whole():
-            started = Worker(Path("anywhere"), 3)
+            started = Worker(Path("anywhere"), 3, 1.0)
             assert (await started.start()).beam_size == 3
             try:
                 return await main(started)
@@ -69,6 +69,17 @@ def test_a_killed_worker_is_started_again(run):
     run(main)
 
 
+def test_a_batch_that_nobody_waits_for_any_more_is_ended(run, caplog):
+    async def main(worker):
+        answers, _ = await worker.run("serving_default", ["a", "endless"])
+        assert all(isinstance(answer, WorkerDied) for answer in answers)
+        ((_, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+
+    run(main)
+    assert "a worker is killed: 2 sentences took 1 s" in caplog.text
+
+
 def test_an_exception_is_no_death(run):
     async def main(worker):
         ((pid, _),), _ = await worker.run("serving_default", ["a"])
@@ -82,7 +93,7 @@ def test_an_exception_is_no_death(run):
 
 def test_an_unusable_export_is_refused(tmp_path):
     async def main():
-        started = Worker(tmp_path, 1)
+        started = Worker(tmp_path, 1, 60)
         try:
             with pytest.raises(BadInput, match="not a usable export"):
                 await started.start()
@@ -99,7 +110,7 @@ def test_it_ends_with_the_server(tmp_path):
         "from t2t_repro.server import worker\n"
         "async def main():\n"
         "    worker.engine = deadly_engine\n"
-        "    started = worker.Worker('anywhere', 1)\n"
+        "    started = worker.Worker('anywhere', 1, 60)\n"
         "    await started.start()\n"
         "    ((pid, _),), _ = await started.run('serving_default', ['a'])\n"
         "    print(pid, flush=True)\n"
