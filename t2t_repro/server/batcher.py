@@ -55,7 +55,7 @@ class _Waiting:
 
     @property
     def group(self) -> tuple[str, bool]:
-        """What the sentences of a batch have in common: their signature, and whether they are long."""
+        """What a batch has in common: its signature, and whether its sentences are long."""
         return self.signature, self.length > _LONG or self.signature.startswith("attention")
 
 

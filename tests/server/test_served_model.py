@@ -88,6 +88,7 @@ def test_the_highest_version_is_served_by_number_not_by_name(base):
 
 def test_one_version_alone_can_be_served(base):
     write(base, 7)
+    (base / "7" / "model.bin").touch()  # by which an export is known
     model = model_of(base / "7")
 
     async def steps():
