@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import t2t_repro
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
-from pipelines.vocabulary import EOS, Vocabulary, PAD
+from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro import cli, export, visualize
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
