@@ -22,8 +22,7 @@ LITERT = ["ai-edge-litert>=2.3,<3"]
 SERVE = [
     "fastapi>=0.120",  # routes, their OpenAPI document, CORS
     "uvicorn>=0.35",  # the server below it
-    "httptools>=0.6",  # uvicorn's fast reader of HTTP
-    "uvloop>=0.21; sys_platform != 'win32'",  # and its fast event loop
+    "h11>=0.16",  # uvicorn's strict reader of HTTP
     "prometheus-client>=0.20",  # /metrics
 ]
 JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
@@ -86,6 +85,7 @@ setup(
             "pytest-xdist>=3",  # a file of tests on each core
             "pytest-timeout>=2",  # a hung child process ends its test
             "ruff>=0.14",
+            "schemathesis>=4",  # and requests made from the server's OpenAPI document
             "tensorflow-serving-api>=2.21,<2.22",  # reads an export's warm-up requests
             "torch==2.13.0",  # the independent implementation that the model is compared with
             "types-PyYAML",

@@ -36,7 +36,7 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
     if len(first) < 2:
         yield from map(function, first)
         return
-    count = _cores()
+    count = cores()
     # Not "fork": TensorFlow's threads would not survive it.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, context, _begin, (function,)) as pool:
@@ -55,7 +55,8 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
             ) from None
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS: the cores this process may use
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -67,8 +68,13 @@ _function: Callable[[Any], Any]  # set in each worker
 def _begin(function: Callable[[Any], Any]) -> None:
     """Set up this process as a worker."""
     global _function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _function = function
+    follow_parent()
+
+
+def follow_parent() -> None:
+    """Let this worker process ignore Ctrl-C, and end when its parent does, even if it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()

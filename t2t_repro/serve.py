@@ -4,10 +4,10 @@ The page at / translates what one types. docs/serving.md describes the routes.
 """
 
 import argparse
-import os
 from pathlib import Path
 
 from pipelines.errors import BadInput
+from pipelines.workers import cores
 from t2t_repro import cli
 
 
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     engines.add_argument(
         *("--workers",),
         type=int,
-        default=max(2, len(os.sched_getaffinity(0))),
+        default=max(2, cores()),
         help="processes that each hold the model; of two or more, one is kept for short sentences "
         "(default: one for each core, at least 2)",
     )
@@ -68,6 +68,11 @@ def main() -> None:
         _check_at_least(name, given[name], 1)
     _check_at_least("max_wait_ms", given["max_wait_ms"], 0)
     _check_at_least("poll_s", given["poll_s"], 0.01)
+    if given["max_lines"] > given["queue_size"]:
+        raise BadInput(
+            f"--max_lines={given['max_lines']} --queue_size={given['queue_size']}: wanted a queue "
+            "with room for one request"
+        )
     if not 0 <= given["port"] < 1 << 16:
         raise BadInput(f"--port={given['port']}: wanted 0 to 65535")
     token_file, access_log = given.pop("token_file"), not given.pop("no_access_log")

@@ -7,13 +7,14 @@ import sys
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+from served import server
 
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.parsing.linear_trees import restored
 from pipelines.toy import toy_parsing
 from t2t_repro import cli, config, translate, visualize
-from t2t_repro.serving import saved_model
+from t2t_repro.serving import litert, saved_model
 from t2t_repro.workdir import Workdir
 
 SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
@@ -136,3 +137,14 @@ def test_figures_are_of_what_the_model_writes(run, tmp_path, monkeypatch, capsys
         assert capsys.readouterr().out == "openNP DT NN\n"
     assert "wsj_parsing, base" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert (tmp_path / "cross.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_server_returns_trees(run, expected, tmp_path):
+    pytest.importorskip("ai_edge_litert")
+    litert.save(run, tmp_path / "1")
+    with server(tmp_path) as running:
+        body = {"signature_name": "nbest", "inputs": {"text": list(SENTENCES)}}
+        reply = running.post("/v1/models/default:predict", json=body)
+        assert reply.json()["outputs"]["translations"] == expected
+        assert '"output": "trees"' in running.get("/").text

@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +22,8 @@ _log = logging.getLogger("t2t_repro.access")
 
 class Access:
     """Middleware: refuses requests without the token, counts all, and logs them as JSON.
+
+    It also adds the headers that every answer has.
 
     Args:
         app: The application inside.
@@ -41,6 +44,7 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                _add_headers(scope, message)
             await send(message)
 
         app = self._app if self._may(scope) else _refused
@@ -48,6 +52,9 @@ class Access:
             await app(scope, receive, watched)
         except ClientDisconnect:
             pass
+        except Exception:
+            status = 500  # outside, it is answered and logged
+            raise
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
@@ -55,7 +62,8 @@ class Access:
         if not self._token or scope["path"] in _OPEN:
             return True
         given = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given, b"Bearer " + self._token)
+        scheme, _, token = given.partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "other")
@@ -73,6 +81,18 @@ class Access:
         if "sentences" in scope:
             record["sentences"] = scope["sentences"]
         _log.info(json.dumps(record))
+
+
+def _add_headers(scope: Scope, start: Message) -> None:
+    """Add headers to the message that starts an answer."""
+    headers = MutableHeaders(scope=start)
+    headers["Cache-Control"] = "no-store"  # of translations, and of a version that changes
+    headers["X-Content-Type-Options"] = "nosniff"
+    # A body that did not come in time, or that was never asked for, would be taken for the next
+    # request.
+    expects = any(name == b"expect" for name, _ in scope["headers"])
+    if start["status"] == 408 or (start["status"] >= 400 and expects):
+        headers["Connection"] = "close"
 
 
 async def _refused(scope: Scope, receive: Receive, send: Send) -> None:

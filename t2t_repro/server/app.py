@@ -14,12 +14,12 @@ A version is N in /versions/N; only the one that is served answers.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable
+import re
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
@@ -52,7 +52,13 @@ def make_app(model: ServedModel, options: Options, metrics: Metrics) -> FastAPI:
         metrics: What the application counts in.
     """
     # Without the pages of documentation, which load their scripts from elsewhere.
-    app = FastAPI(title="t2t_repro", version=t2t_repro.__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="t2t_repro",
+        version=t2t_repro.__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # to an address that the client itself would choose
+    )
     app.state.model, app.state.options, app.state.metrics = model, options, metrics
     _add_models(app)
     _add_page(app)
@@ -65,6 +71,7 @@ def make_app(model: ServedModel, options: Options, metrics: Metrics) -> FastAPI:
             allow_origins=[options.allow_origin],
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
+            expose_headers=["Retry-After"],
         )
     return app
 
@@ -73,40 +80,26 @@ def _add_models(app: FastAPI) -> None:
     """Add TensorFlow Serving's routes."""
 
     @app.post("/v1/models/{name}:predict", **openapi.PREDICT)
-    async def predict(request: Request, name: str) -> Response:
-        return await _predict(request, name, None)
-
-    @app.post("/v1/models/{name}/versions/{number}:predict", **openapi.PREDICT)
-    async def predict_version(request: Request, name: str, number: int) -> Response:
-        return await _predict(request, name, number)
+    @app.post("/v1/models/{name}/versions/{number}:predict", **openapi.PREDICT_OF_VERSION)
+    async def predict(request: Request) -> Response:
+        return await _predict(request)
 
     @app.get("/v1/models/{name}", **openapi.STATUS)
-    async def status(request: Request, name: str) -> Response:
-        return _status(request, name, None)
-
-    @app.get("/v1/models/{name}/versions/{number}", **openapi.STATUS)
-    async def status_of_version(request: Request, name: str, number: int) -> Response:
-        return _status(request, name, number)
+    @app.get("/v1/models/{name}/versions/{number}", **openapi.STATUS_OF_VERSION)
+    async def status(request: Request) -> Response:
+        return _status(request)
 
     @app.get("/v1/models/{name}/metadata", **openapi.METADATA)
-    async def metadata(request: Request, name: str) -> Response:
-        return _metadata(request, name, None)
-
-    @app.get("/v1/models/{name}/versions/{number}/metadata", **openapi.METADATA)
-    async def metadata_of_version(request: Request, name: str, number: int) -> Response:
-        return _metadata(request, name, number)
-
-    methods = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
-
-    @app.api_route("/v1/{path:path}", methods=methods, include_in_schema=False)
-    async def malformed(request: Request) -> Response:
-        raise _malformed(request)
+    @app.get("/v1/models/{name}/versions/{number}/metadata", **openapi.METADATA_OF_VERSION)
+    async def metadata(request: Request) -> Response:
+        return _metadata(request)
 
 
 def _add_page(app: FastAPI) -> None:
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
-    @app.get("/", response_class=HTMLResponse, summary="The page")
+    @app.head("/", include_in_schema=False)
+    @app.get("/", response_class=HTMLResponse, **openapi.PAGE)
     async def page(request: Request) -> Response:
         version = _served(request, request.app.state.options.model_name, None)
         settings = json.dumps(_page_settings(request.app.state.options, version))
@@ -126,22 +119,24 @@ def _add_page(app: FastAPI) -> None:
             attended = rest.attention_request(body)
             rest.check(attended, version.description, 1, options.max_characters)
             (html,) = await _unless_gone(
-                request, version.batcher.submit("attention", attended.rows)
+                request, version.batcher.submit(attended.signature, attended.rows)
             )
         return HTMLResponse(html)
 
 
 def _add_health(app: FastAPI) -> None:
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", response_class=PlainTextResponse, summary="Whether the process is alive")
-    async def healthz() -> str:
-        return "ok\n"
+    async def healthz() -> Response:
+        return PlainTextResponse("ok\n")
 
-    @app.get("/readyz", response_class=PlainTextResponse, summary="Whether it can translate")
+    @app.head("/readyz", include_in_schema=False)
+    @app.get("/readyz", response_class=PlainTextResponse, **openapi.READY)
     async def readyz(request: Request) -> Response:
         ready = request.app.state.model.current is not None
         return PlainTextResponse("ok\n" if ready else "not ready\n", 200 if ready else 503)
 
-    @app.get("/metrics", response_class=PlainTextResponse, summary="Counters, for Prometheus")
+    @app.get("/metrics", response_class=PlainTextResponse, **openapi.METRICS)
     async def metrics(request: Request) -> Response:
         text = request.app.state.metrics.text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -154,14 +149,12 @@ def _add_errors(app: FastAPI) -> None:
     async def rejected(_: Request, error: Rejected) -> Response:
         return _error(error.status, str(error))
 
-    @app.exception_handler(RequestValidationError)
-    async def malformed(request: Request, _: Exception) -> Response:
-        error = _malformed(request)
-        return _error(error.status, str(error))
-
     @app.exception_handler(HTTPException)
-    async def other(request: Request, error: HTTPException) -> Response:
-        return _error(error.status_code, f"{error.detail}: {request.method} {request.url.path}")
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        if request.scope["path"].startswith("/v1/"):  # TensorFlow Serving knows no 404, no 405 here
+            return await rejected(request, _malformed(request))
+        what = f"{request.method} {request.scope['path']}"
+        return _error(error.status_code, f"{error.detail}: {what}", error.headers)
 
     @app.exception_handler(QueueFull)
     async def full(_: Request, error: QueueFull) -> Response:
@@ -177,12 +170,40 @@ def _add_errors(app: FastAPI) -> None:
         return _error(500, f"{type(error).__name__} in the server; its log says more")
 
 
-def _error(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": message}, status, headers)
+class _Json(JSONResponse):
+    """JSON as TensorFlow Serving writes it: the scores of a model that diverged are NaN."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body; half a surrogate pair, which an error may quote, is no UTF-8."""
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        return text.encode(errors="replace")
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _Json({"error": message}, status, headers)
 
 
 def _malformed(request: Request) -> Rejected:
-    return Rejected(400, f"Malformed request: {request.method} {request.url.path}")
+    return Rejected(400, f"Malformed request: {request.method} {request.scope['path']}")
+
+
+_NUMBER = re.compile(r"0*([0-9]{1,19})")  # of a version
+
+
+def _asked(request: Request) -> tuple[str, int | None]:
+    """Return the name and the version that a request's path asks for.
+
+    Raises:
+        Rejected: The path is malformed; status 400.
+    """
+    name, number = request.path_params["name"], request.path_params.get("number")
+    if ":" in name:  # such as GET .../NAME:predict
+        raise _malformed(request)
+    if number is None:
+        return name, None
+    if not (digits := _NUMBER.fullmatch(number)):
+        raise _malformed(request)
+    return name, int(digits[1])
 
 
 def _served(request: Request, name: str, number: int | None) -> Version:
@@ -200,23 +221,24 @@ def _served(request: Request, name: str, number: int | None) -> Version:
     return version
 
 
-async def _predict(request: Request, name: str, number: int | None) -> Response:
+async def _predict(request: Request) -> Response:
     options = request.app.state.options
+    name, number = _asked(request)
     async with _deadline(request):
         _served(request, name, number)  # before the body is read
-        predict = rest.predict_request(await _body(request, options.max_body_kb * 1024))
+        body = await _body(request, options.max_body_kb * 1024)
         version = _served(request, name, number)  # now; another one may be served since
+        predict = rest.predict_request(body, version.description)
         rest.check(predict, version.description, options.max_lines, options.max_characters)
         request.scope["sentences"] = len(predict.rows)
         answers = await _unless_gone(
             request, version.batcher.submit(predict.signature, predict.rows)
         )
-    return JSONResponse(rest.predict_answer(predict, answers))
+    return _Json(rest.predict_answer(predict, answers))
 
 
-def _status(request: Request, name: str, number: int | None) -> Response:
-    if ":" in name:  # such as GET .../NAME:predict
-        raise _malformed(request)
+def _status(request: Request) -> Response:
+    name, number = _asked(request)
     model: ServedModel = request.app.state.model
     states = {number: ("END", reason) for number, (_, reason) in model.failures.items()}
     if model.current:
@@ -226,14 +248,15 @@ def _status(request: Request, name: str, number: int | None) -> Response:
         what = "any versions" if number is None else f"version {number}"
         raise Rejected(404, f"Could not find {what} of model {name}")
     shown = sorted(states, reverse=True) if number is None else [number]
-    return JSONResponse(
+    return _Json(
         {"model_version_status": [rest.version_status(each, *states[each]) for each in shown]}
     )
 
 
-def _metadata(request: Request, name: str, number: int | None) -> Response:
+def _metadata(request: Request) -> Response:
+    name, number = _asked(request)
     version = _served(request, name, number)
-    return JSONResponse(rest.metadata(name, version.number, version.description.beam_size))
+    return _Json(rest.metadata(name, version.number, version.description))
 
 
 @contextlib.asynccontextmanager
@@ -259,7 +282,7 @@ async def _body(request: Request, most: int) -> bytes:
     Raises:
         Rejected: It is compressed, or has more than `most` bytes.
     """
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Rejected(415, "wanted a body without Content-Encoding")
     declared = request.headers.get("content-length", "0")
     body = bytearray()
@@ -304,7 +327,7 @@ def _page_settings(options: Options, version: Version) -> dict[str, Any]:
     settings = description.settings
     return {
         "model": options.model_name,
-        "description": f"{described(settings)}; {settings['format']}, version {version.number}",
+        "description": f"{described(settings)}, version {version.number}",
         "format": settings["format"],
         "output": settings["output"],
         "beam_size": description.beam_size,

@@ -23,7 +23,9 @@ from t2t_repro.server.metrics import Metrics
 
 _PER_TURN = 16  # sentences
 _CANDIDATES = 4  # batches of sentences that are sorted by length before one is taken
-_LONG_TEXT, _LONG_IDS = 400, 100  # characters, pieces: what is longer is long
+_LONG = 400  # characters: a sentence that has more is long
+_MOST = 16 * _LONG  # characters of a batch, with those that fill up to its longest sentence
+_PIECE = 4  # characters that a piece counts for
 
 Run = Callable[[str, Sequence[Any]], Awaitable[Batch]]  # (signature, rows) -> answers
 
@@ -47,10 +49,14 @@ class _Waiting:
     answer: asyncio.Future[Any]
 
     @property
+    def length(self) -> int:
+        """The length in characters."""
+        return len(self.row) * (1 if isinstance(self.row, str) else _PIECE)
+
+    @property
     def group(self) -> tuple[str, bool]:
-        """What the sentences of a batch have in common."""
-        limit = _LONG_TEXT if isinstance(self.row, str) else _LONG_IDS
-        return self.signature, len(self.row) > limit or self.signature == "attention"
+        """What a batch has in common: its signature, and whether its sentences are long."""
+        return self.signature, self.length > _LONG or self.signature.startswith("attention")
 
 
 class Batcher:
@@ -177,9 +183,10 @@ class Batcher:
         like = like[: _CANDIDATES * self._batch_size]
         # As many batches as it takes, and not fewer than there are idle workers, of equal sizes.
         idle = min(self._running.count(0), len(like))
-        batches = max(math.ceil(len(like) / self._batch_size), idle)
-        size = math.ceil(len(like) / batches)
-        like.sort(key=lambda each: len(each.row))
+        characters = len(like) * max(each.length for each in like)
+        full = max(len(like) / self._batch_size, characters / _MOST)
+        size = math.ceil(len(like) / max(math.ceil(full), idle))
+        like.sort(key=lambda each: each.length)
         first = like.index(front) // size * size
         batch = like[first : first + size]
         self._turn = max(self._turn, front.place[0])

@@ -5,17 +5,17 @@ engine's C++ away from everything else.
 """
 
 import json
-import multiprocessing
 import os
-import signal
-import threading
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
+from pipelines.workers import follow_parent
 from t2t_repro import tensorflow_log
 from t2t_repro.serving import exports
 
@@ -32,6 +32,7 @@ class Description(typing.NamedTuple):
     beam_size: int
     vocabulary_size: int | None  # None: the export is older than vocabularies in exports
     draws_attention: bool
+    process: int  # the id of the worker's process
 
 
 def described(settings: dict[str, Any]) -> str:
@@ -53,7 +54,7 @@ class _Engine:
         self.settings = _settings(path)
         if self.settings.get("format") == "saved_model":
             tensorflow_log.quiet()
-        self.translator = exports.open_export(path, threads)
+        self.translator: Any = exports.open_export(path, threads)
         self.vocabulary = next(
             (Vocabulary.load(at) for at in _places(path) if (at / "vocabulary.model").exists()),
             None,
@@ -70,28 +71,31 @@ class _Engine:
         return Batch(answers, sum(len(ids) for ids, _ in answers))
 
     def attention(self, texts: list[str]) -> Batch:
-        """Draw pages, as `visualize` does; only SavedModels can."""
-        translator: Any = self.translator
-        figures = [translator.attention(text) for text in texts]
+        """Return the outputs of SavedModels' signature `attention`, as lists."""
+        found = [self.translator.attention(text) for text in texts]
+        return Batch(
+            [{name: _listed(value) for name, value in each.items()} for each in found], None
+        )
+
+    def attention_page(self, texts: list[str]) -> Batch:
+        """Draw the same, as `visualize` does."""
         model = described(self.settings)
+        figures = [self.translator.attention_figure(text) for text in texts]
         return Batch([figure.html(figure.view(), model) for figure in figures], None)
+
+
+def _listed(value: Any) -> Any:
+    """Return an array as lists of numbers with 7 digits, which a float32 has; all else as it is."""
+    return np.round(value.astype(float), 7).tolist() if isinstance(value, np.ndarray) else value
 
 
 _engine: _Engine
 
 
 def start() -> None:
-    """Prepare the process: a keyboard's interrupt is the server's affair, and its end ends this."""
+    """Prepare the worker's process."""
+    follow_parent()
     os.nice(_NICENESS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_the_server, daemon=True).start()
-
-
-def _end_with_the_server() -> None:
-    server = multiprocessing.parent_process()
-    assert server
-    server.join()
-    os._exit(1)
 
 
 def load(path: Path, threads: int) -> Description:
@@ -115,6 +119,7 @@ def load(path: Path, threads: int) -> Description:
         beam_size,
         vocabulary.size if vocabulary else None,
         getattr(_engine.translator, "draws_attention", False),
+        os.getpid(),
     )
 
 
@@ -122,20 +127,23 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
     """Answer rows of one signature.
 
     Args:
-        signature: "serving_default" or "nbest" for texts, "translate_ids" for ids, "attention" for
-            texts whose attention is to be drawn.
+        signature: "serving_default" or "nbest" for texts, "translate_ids" for ids; with SavedModels
+            also "attention" and "attention_page" for texts.
         rows: The sentences.
 
     Returns:
-        For texts, each answer is a list of (translation, score, cut), best first, of length 1
-        or beam size; for ids it is (ids, score); for "attention" it is a page of HTML.
+        For translated texts, each answer is a list of (translation, score, cut), best first, of
+        length 1 or beam size; for ids it is (ids, score); for "attention" the outputs by name;
+        for "attention_page" the HTML.
     """
-    if signature == "attention":
-        return _engine.attention(list(rows))
-    if signature == "translate_ids":
-        return _engine.ids(list(rows))
-    count = 1 if signature == "serving_default" else _engine.translator.beam_size
-    return _engine.nbest(list(rows), count)
+    answers: dict[str, Callable[[list[Any]], Batch]] = {
+        "serving_default": lambda texts: _engine.nbest(texts, 1),
+        "nbest": lambda texts: _engine.nbest(texts, _engine.translator.beam_size),
+        "translate_ids": _engine.ids,
+        "attention": _engine.attention,
+        "attention_page": _engine.attention_page,
+    }
+    return answers[signature](list(rows))
 
 
 def _places(path: Path) -> tuple[Path, Path]:

@@ -33,49 +33,85 @@ class Predict(typing.NamedTuple):
     by_columns: bool  # {"inputs": ...} was sent instead of {"instances": ...}
 
 
-# Signature -> ({input: (type, rank)}, {output: (type, rank)}), as exports have them. With rank 2,
-# the second size of an output of "nbest" is the beam size.
-_TEXT = {"text": ("DT_STRING", 1)}
-SIGNATURES: dict[str, tuple[dict[str, tuple[str, int]], dict[str, tuple[str, int]]]] = {
-    "serving_default": (
-        _TEXT,
-        {"translation": ("DT_STRING", 1), "score": ("DT_FLOAT", 1), "cut": ("DT_BOOL", 1)},
-    ),
-    "nbest": (
-        _TEXT,
-        {"translations": ("DT_STRING", 2), "scores": ("DT_FLOAT", 2), "cut": ("DT_BOOL", 1)},
-    ),
-    "translate_ids": (
-        {"ids": ("DT_INT32", 2)},
-        {"ids": ("DT_INT32", 2), "score": ("DT_FLOAT", 1)},
-    ),
-}
+_Tensors = dict[str, tuple[str, list[int]]]  # {name: (type, sizes)}, -1 for any size
 
 
-def predict_request(body: bytes) -> Predict:
+def signatures(description: Description) -> dict[str, tuple[_Tensors, _Tensors]]:
+    """Return {signature: (its inputs, its outputs)} of an export."""
+    text, beam = {"text": ("DT_STRING", [-1])}, description.beam_size
+    found: dict[str, tuple[_Tensors, _Tensors]] = {
+        "serving_default": (
+            text,
+            {
+                "translation": ("DT_STRING", [-1]),
+                "score": ("DT_FLOAT", [-1]),
+                "cut": ("DT_BOOL", [-1]),
+            },
+        ),
+        "nbest": (
+            text,
+            {
+                "translations": ("DT_STRING", [-1, beam]),
+                "scores": ("DT_FLOAT", [-1, beam]),
+                "cut": ("DT_BOOL", [-1]),
+            },
+        ),
+        "translate_ids": (
+            {"ids": ("DT_INT32", [-1, -1])},
+            {"ids": ("DT_INT32", [-1, -1]), "score": ("DT_FLOAT", [-1])},
+        ),
+    }
+    if description.draws_attention:
+        found["attention"] = {"text": ("DT_STRING", [])}, _attention_outputs(description)
+    return found
+
+
+def _attention_outputs(description: Description) -> _Tensors:
+    model = description.settings["model"]
+    weights = ("DT_FLOAT", [model["num_layers"], model["num_heads"], -1, -1])
+    pieces = ("DT_STRING", [-1])
+    return {
+        "translation": ("DT_STRING", []),
+        **dict.fromkeys(("source_pieces", "target_pieces"), pieces),
+        **dict.fromkeys(("encoder", "decoder", "cross"), weights),
+    }
+
+
+def predict_request(body: bytes, description: Description) -> Predict:
     """Read the body of a predict request.
 
     Raises:
         Rejected: It is not one; status 400.
     """
-    request = _object(body)
-    signature = request.get("signature_name", "") or "serving_default"
+    request, known = _object(body), signatures(description)
+    signature = request.get("signature_name", "")
     if not isinstance(signature, str):
         raise Rejected(400, "'signature_name' key must be a string value.")
-    if signature not in SIGNATURES:
+    signature = signature or "serving_default"
+    if signature not in known:
         raise Rejected(400, f'Serving signature name: "{signature}" not found in signature def')
-    ((name, (type_, rank)),) = SIGNATURES[signature][0].items()
+    ((name, (_, sizes)),) = known[signature][0].items()
     if ("instances" in request) == ("inputs" in request):
         if "inputs" in request:
             raise Rejected(400, "wanted only one of the keys 'inputs' and 'instances'")
         raise Rejected(400, "Missing 'inputs' or 'instances' key")
     by_columns = "inputs" in request
     values = _column(request["inputs"], name) if by_columns else _rows(request["instances"], name)
-    read = _text if type_ == "DT_STRING" else _ids
-    rows: list[Row] = [read(value) for value in values]
-    if rank == 2 and len({len(value) for value in values}) > 1:
+    if not sizes:
+        values = _single(values, name, by_columns)
+    if not isinstance(values, list):
+        raise Rejected(400, f"'{name}': wanted a list, got {_shown(values)}")
+    rows: list[Row] = [_ids(value) if name == "ids" else _text(value) for value in values]
+    if name == "ids" and len({len(value) for value in values}) > 1:
         raise Rejected(400, f"'{name}': wanted rows of one length, padded with {PAD}")
     return Predict(signature, rows, by_columns)
+
+
+def _single(value: Any, name: str, by_columns: bool) -> list[Any]:
+    """Return the only value of an input without a batch, in a list."""
+    if not by_columns or isinstance(value, list):
+        raise Rejected(400, f'wanted a single text: {{"inputs": {{"{name}": "..."}}}}')
+    return [value]
 
 
 def attention_request(body: bytes) -> Predict:
@@ -87,7 +123,7 @@ def attention_request(body: bytes) -> Predict:
     request = _object(body)
     if "text" not in request:
         raise Rejected(400, "Missing 'text' key")
-    return Predict("attention", [_text(request["text"])], False)
+    return Predict("attention_page", [_text(request["text"])], True)
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -122,15 +158,13 @@ def _rows(instances: Any, name: str) -> list[Any]:
     return [instance[name] for instance in instances] if named else instances
 
 
-def _column(inputs: Any, name: str) -> list[Any]:
-    """Return the values of {"inputs": {name: [value, ...]}} or {"inputs": [value, ...]}."""
-    if _is_object(inputs):
-        if name not in inputs:
-            raise Rejected(400, f"Missing named input: {name} in 'inputs' object.")
-        inputs = inputs[name]
-    if not isinstance(inputs, list):
-        raise Rejected(400, f"'{name}': wanted a list, got {_shown(inputs)}")
-    return inputs
+def _column(inputs: Any, name: str) -> Any:
+    """Return the value of {"inputs": {name: value}} or {"inputs": value}."""
+    if not _is_object(inputs):
+        return inputs
+    if name not in inputs:
+        raise Rejected(400, f"Missing named input: {name} in 'inputs' object.")
+    return inputs[name]
 
 
 def _is_object(value: Any) -> bool:
@@ -197,6 +231,8 @@ def predict_answer(request: Predict, answers: Sequence[Any]) -> dict[str, Any]:
         request: The request.
         answers: The engine's answers to its rows, see `engine.answer`.
     """
+    if request.signature == "attention":
+        return {"outputs": answers[0]}
     columns = _COLUMNS[request.signature](answers)
     if request.by_columns:
         return {"outputs": columns}
@@ -248,41 +284,33 @@ def version_status(number: int, state: str, message: str = "") -> dict[str, Any]
     return {"version": str(number), "state": state, "status": status}
 
 
-def metadata(name: str, version: int, beam_size: int) -> dict[str, Any]:
+def metadata(name: str, version: int, description: Description) -> dict[str, Any]:
     """Return the answer to `GET /v1/models/NAME/metadata`."""
-
-    def tensors(infos: dict[str, tuple[str, int]]) -> dict[str, Any]:
-        return {
-            key: {
-                "dtype": dtype,
-                "tensor_shape": {
-                    "dim": [{"size": size, "name": ""} for size in _sizes(key, rank, beam_size)],
-                    "unknown_rank": False,
-                },
-                "name": f"{key}:0",
-            }
-            for key, (dtype, rank) in infos.items()
-        }
-
-    signatures = {
+    found = {
         signature: {
-            "inputs": tensors(inputs),
-            "outputs": tensors(outputs),
+            "inputs": _shapes(inputs),
+            "outputs": _shapes(outputs),
             "method_name": "tensorflow/serving/predict",
             "defaults": {},
         }
-        for signature, (inputs, outputs) in SIGNATURES.items()
+        for signature, (inputs, outputs) in signatures(description).items()
     }
     spec = {"name": name, "signature_name": "", "version": str(version)}
+    return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": found}}}
+
+
+def _shapes(tensors: _Tensors) -> dict[str, Any]:
     return {
-        "model_spec": spec,
-        "metadata": {"signature_def": {"signature_def": signatures}},
+        name: {
+            "dtype": dtype,
+            "tensor_shape": {
+                "dim": [{"size": str(size), "name": ""} for size in sizes],
+                "unknown_rank": False,
+            },
+            "name": f"{name}:0",
+        }
+        for name, (dtype, sizes) in tensors.items()
     }
-
-
-def _sizes(key: str, rank: int, beam_size: int) -> list[str]:
-    last = str(beam_size) if key in ("translations", "scores") else "-1"
-    return ["-1", last][:rank]
 
 
 def _wrong_type(value: Any, wanted: str) -> Rejected:
@@ -297,5 +325,8 @@ _TYPES = {
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:  # nested as deeply as can be read, but not as can be written
+        return "a value"
     return text if len(text) <= 100 else f"{text[:100]}..."

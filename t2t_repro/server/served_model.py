@@ -11,6 +11,7 @@ from t2t_repro.server.engine import Description
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.worker import Worker
+from t2t_repro.serving.exports import is_export
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class Version:
         self.number, self.path = number, path
         self.files = _files(path)  # before they are read
         self._options, self._metrics = options, metrics
-        self._workers = [Worker(path, options.threads) for _ in range(options.workers)]
+        limit = options.timeout_s + 1  # all requests of a batch have been given up by then
+        self._workers = [Worker(path, options.threads, limit) for _ in range(options.workers)]
         self.batcher: Batcher
         self.description: Description
 
@@ -118,6 +120,9 @@ class ServedModel:
         """Serve the highest usable version, unless that is what is served already."""
         found = self._found()
         seen, self._seen = self._seen, {number: _files(path) for number, path in found}
+        self.failures = {
+            number: failure for number, failure in self.failures.items() if number in self._seen
+        }
         for number, path in found:
             files = self._seen[number]
             if self.current and (number, files) == (self.current.number, self.current.files):
@@ -154,10 +159,8 @@ class ServedModel:
         """Return the versions in the export directory, highest first."""
         base = self._options.export_dir
         versions = {int(path.name): path for path in _children(base) if path.name.isdecimal()}
-        if versions:
+        if versions or not is_export(base):
             return sorted(versions.items(), reverse=True)
-        if not base.exists():
-            return []
         return [(int(base.name) if base.name.isdecimal() else 1, base)]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -11,13 +12,14 @@ import uvicorn
 from pipelines.errors import BadInput
 from t2t_repro.server.access import log_to_stderr
 from t2t_repro.server.app import make_app
+from t2t_repro.server.connection import MOST, Connection
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.served_model import ServedModel
 
 _log = logging.getLogger(__name__)
 _SIGNALS = signal.SIGTERM, signal.SIGINT
-_CONNECTIONS = 1024  # that may be open at once; further ones get status 503
+_FILES = 4096  # that may be open at once: connections, and the pipes of the workers
 
 
 def serve(options: Options, access_log: bool) -> None:
@@ -31,13 +33,21 @@ def serve(options: Options, access_log: bool) -> None:
         BadInput: The port is taken, or the export is not usable.
     """
     log_to_stderr(access_log)
-    listening = _listen(options.host, options.port)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(_FILES, hard)), hard))
+    listening = _bind(options.host, options.port)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     asyncio.run(_serve(options, listening))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _bind(host: str, port: int) -> socket.socket:
+    """Take the port; nobody can connect yet.
+
+    Raises:
+        BadInput: The port is taken, or the address is not one of this machine.
+    """
+    listening = None
     try:
         # With its protocol, TCP: else asyncio does not turn off Nagle's algorithm, and an answer
         # waits 40 ms for its second packet.
@@ -45,11 +55,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(*kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        return listening
     except OSError as error:
+        if listening:
+            listening.close()
         raise BadInput(
             f"--host={host} --port={port}: {error.strerror or error}; give another --port or --host"
         ) from None
-    return listening
 
 
 async def _serve(options: Options, listening: socket.socket) -> None:
@@ -60,14 +72,16 @@ async def _serve(options: Options, listening: socket.socket) -> None:
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=Connection,
+            ws="none",
             log_config=None,
             access_log=False,
-            limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=int(options.timeout_s) + 1,
             server_header=False,
         )
     )
     watching = asyncio.create_task(model.watch())
+    listening.listen(MOST)  # from here on a connection waits to be accepted
     host, port = listening.getsockname()[:2]
     _log.info("serving %s at http://%s:%d", options.export_dir, host, port)
     # uvicorn handles the signals while it runs; then it sends them again, when all is answered.

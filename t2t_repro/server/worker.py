@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -16,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerDied(RuntimeError):
-    """The process ended while it translated one sentence alone."""
+    """The process ended while it translated one sentence alone, or took too long."""
 
 
 class Worker:
@@ -25,11 +27,13 @@ class Worker:
     Args:
         export: One version of an export.
         threads: Threads of its matrix products.
+        limit: Seconds that a batch may take. Nobody waits any longer: the process is killed.
     """
 
-    def __init__(self, export: Path, threads: int):
-        self._export, self._threads = export, threads
+    def __init__(self, export: Path, threads: int, limit: float):
+        self._export, self._threads, self._limit = export, threads, limit
         self._pool: ProcessPoolExecutor | None = None
+        self._process = 0  # its id
 
     async def start(self) -> Description:
         """Start the process and open the export in it.
@@ -41,7 +45,9 @@ class Worker:
         self._pool = ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=engine.start
         )
-        return await self._call(engine.load, self._export, self._threads)
+        description: Description = await self._call(engine.load, self._export, self._threads)
+        self._process = description.process
+        return description
 
     async def run(self, signature: str, rows: Sequence[Any]) -> Batch:
         """Answer a batch; see `engine.answer`.
@@ -50,7 +56,13 @@ class Worker:
         stands for a row that kills the process by itself.
         """
         try:
-            return await self._call(engine.answer, signature, rows)
+            async with asyncio.timeout(self._limit):
+                return await self._call(engine.answer, signature, rows)
+        except TimeoutError:
+            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
+            os.kill(self._process, signal.SIGKILL)
+            self.stop()
+            return Batch([WorkerDied("it took too long")] * len(rows), None)
         except BrokenProcessPool:
             _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
         batches = [await self._alone(signature, row) for row in rows]

@@ -10,7 +10,7 @@ Parts of the paper's model for which these classes have no option become weights
 table of positions, heads with different d_k and d_v are padded with zeros, and pieces that may not
 be produced get a bias on their logits. An option exists for the zero vector at the decoder's start.
 
-CTranslate2's beam search differs from ours; docs/serving.md, "CTranslate2", says how.
+CTranslate2's beam search differs from ours; docs/engines.md, "CTranslate2", says how.
 """
 
 import typing

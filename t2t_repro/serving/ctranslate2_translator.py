@@ -1,6 +1,6 @@
 """Translate with an export for CTranslate2, ranked by the paper's length penalty.
 
-docs/serving.md, "CTranslate2", says how CTranslate2's search differs from the paper's.
+docs/engines.md, "CTranslate2", says how CTranslate2's search differs from the paper's.
 """
 
 import json

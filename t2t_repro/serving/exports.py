@@ -97,6 +97,11 @@ _OPENERS = {
 }
 
 
+def is_export(path: Path) -> bool:
+    """Return whether a directory is one version of an export, by its files' names."""
+    return any((path / name).exists() for name in _OPENERS)
+
+
 def newest_version(path: Path) -> Path:
     """Return the folder of the greatest version in an export directory; else the path itself."""
     versions = [child for child in path.glob("*") if child.name.isdecimal()]

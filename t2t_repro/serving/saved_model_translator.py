@@ -3,6 +3,7 @@
 import typing
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +12,8 @@ from t2t_repro.decoding.lines import Line
 from t2t_repro.decoding.translator import best_lines
 from t2t_repro.paper.attention_figure import AttentionFigure
 from t2t_repro.serving import saved_model
+
+_PIECES = "source_pieces", "target_pieces"
 
 
 class Translator:
@@ -31,7 +34,7 @@ class Translator:
             tf.config.threading.set_inter_op_parallelism_threads(1)
         self._signatures = saved_model.load(directory)
         self.draws_attention = "attention" in self._signatures
-        scores = typing.cast(typing.Any, self._signatures["nbest"]).structured_outputs["scores"]
+        scores = typing.cast(Any, self._signatures["nbest"]).structured_outputs["scores"]
         self.beam_size: int = scores.shape[1]
 
     def nbest(self, sentences: Sequence[str], count: int) -> list[list[Line]]:
@@ -51,16 +54,19 @@ class Translator:
         ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
         return list(zip(ids, outputs["score"].numpy().tolist(), strict=True))
 
-    def attention(self, sentence: str) -> AttentionFigure:
-        """Return the attention weights of a sentence and its translation, if `draws_attention`.
+    def attention(self, sentence: str) -> dict[str, Any]:
+        """Return the outputs of the signature `attention` for a sentence, if `draws_attention`.
 
-        A sentence of more than 199 pieces loses its end.
+        Strings are decoded; weights are float32 arrays [n, h, q, k], of n layers and h heads. A
+        sentence of more than 199 pieces loses its end.
         """
         outputs = self._signatures["attention"](text=tf.constant(sentence))
         values = {name: value.numpy() for name, value in outputs.items()}
-        source, target = (
-            [piece.decode() for piece in values[f"{side}_pieces"]] for side in ("source", "target")
-        )
-        return AttentionFigure.of_pair(
-            sentence, values["translation"].decode(), source, target, values
-        )
+        texts = {side: [text.decode() for text in values[side]] for side in _PIECES}
+        return values | texts | {"translation": values["translation"].decode()}
+
+    def attention_figure(self, sentence: str) -> AttentionFigure:
+        """Return these outputs as a figure."""
+        found = self.attention(sentence)
+        source, target = (found[side] for side in _PIECES)
+        return AttentionFigure.of_pair(sentence, found["translation"], source, target, found)

@@ -15,6 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import chromium
 import pytest
 from paths import ROOT
+from served import BEAM, exported, server
+
+from t2t_repro.serving import exports, litert, saved_model
 
 pytestmark = pytest.mark.skipif(chromium.find() is None, reason="no Chromium on the PATH")
 
@@ -708,3 +711,33 @@ def test_screen_readers_get_names_headings_and_news(page, site):
     assert names["columnheader"] == ["Score", "Tree"]
     assert page.browser("document.documentElement.lang") == "en"
     assert page.browser("document.getElementById('status').ariaLive") == "polite"
+
+
+@pytest.mark.parametrize(
+    "module", [litert, pytest.param(saved_model, marks=pytest.mark.slow)], ids=lambda m: m.__name__
+)
+def test_the_real_server(browser, once, tiny_run, module):
+    """From the keyboard to the model and back; only a SavedModel has attention to show."""
+    pytest.importorskip("ai_edge_litert")
+    export = exported(once, tiny_run, module)
+    sentences = ["The house is old.", "We know that the king is old."]
+    beams = exports.open_export(export).nbest(sentences, BEAM)
+    page = Page(browser)
+    with server(export, "--model_name=ende") as running:
+        page.open(f"{running.address}/")
+        page.finish(" ".join(sentences))
+        assert page.all(".source") == sentences
+        assert page.places == [beam[0].translation for beam in beams]
+        page.browser.click("summary")
+        rows = page.all("li:first-child tbody tr td:nth-child(2)")
+        assert rows == [line.translation for line in beams[0]]
+        buttons = page.all(".more button", "ariaLabel")
+        if module is litert:
+            assert buttons == []
+        else:
+            page.browser.click(".more button")
+            page.browser.wait("document.querySelector('iframe')")
+            with page.browser.inside() as frame:
+                frame.wait("document.querySelectorAll('#from li').length")
+                assert frame("document.querySelector('h1').textContent") == sentences[0]
+        assert list(faults(browser, running.address)) == []

@@ -20,7 +20,7 @@ from t2t_repro.serving import ctranslate2 as ctranslate2_export
 from t2t_repro.workdir import Workdir
 
 ctranslate2 = pytest.importorskip("ctranslate2")
-PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

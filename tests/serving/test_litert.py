@@ -429,7 +429,7 @@ def test_a_fresh_environment(exported, translator, tmp_path):
 
     expected = translator.translate(SOURCES[:200])
     assert printed(exported / "translator.py", lines=SOURCES[:200]) == expected
-    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "engines.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(import sys\n.*?)```", page, re.DOTALL)
     example = example.replace("runs/toy_ende/litert/1", str(exported)).replace(", 4)", ", 3)")
     both, *beam = printed("-c", example)

@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import t2t_repro
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
-from pipelines.vocabulary import EOS, PAD
+from pipelines.vocabulary import EOS, PAD, Vocabulary
 from t2t_repro import cli, export, visualize
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
@@ -343,9 +343,9 @@ def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
 
 
 def test_settings_are_readable_without_tensorflow(run, exports):
-    settings = json.loads((exports / "bfloat16/1/assets.extra/settings.json").read_text())
-    name = "tf_serving_warmup_requests"
-    requests = (exports / "bfloat16/1/assets.extra" / name).read_bytes()
+    extra = exports / "bfloat16/1/assets.extra"
+    settings = json.loads((extra / "settings.json").read_text())
+    names = "tf_serving_warmup_requests", "vocabulary.model", "vocabulary.vocab"
     assert settings == {
         "t2t_repro": t2t_repro.__version__,
         "format": "saved_model",
@@ -359,9 +359,10 @@ def test_settings_are_readable_without_tensorflow(run, exports):
         "vocabulary_sha256": run.vocabulary.fingerprint,
         "model": vars(run.config.model),
         "decode": vars(run.config.decode),
-        "sha256": {name: hashlib.sha256(requests).hexdigest()},
+        "sha256": {name: hashlib.sha256((extra / name).read_bytes()).hexdigest() for name in names},
     }
     assert settings["decode"]["beam_size"] == 3  # the exported value, not the run's
+    assert Vocabulary.load(extra).fingerprint == run.vocabulary.fingerprint
 
 
 def requests(directory):
@@ -392,9 +393,9 @@ def test_warm_up_requests_are_answered(exports, name):
 def test_requests_of_the_documentation_fit(signatures):
     """The page has the row and the column format of TensorFlow Serving's REST interface."""
     bodies = [json.loads(body) for body in re.findall(r"-d '(.*)'", PAGES)]
-    assert len(bodies) == 3
+    assert len(bodies) == 5
     for body in bodies:
-        rows = body.get("instances")
+        rows = body.get("instances")  # of objects here, though values alone would do, too
         inputs = {"text": [row["text"] for row in rows]} if rows else body["inputs"]
         signature = signatures[body.get("signature_name", "serving_default")]
         outputs = signature(**{key: tf.constant(value) for key, value in inputs.items()})

@@ -1,0 +1,22 @@
+"""Stands in for `t2t_repro.server.engine` in a worker's process: some sentences kill it."""
+
+import os
+import time
+
+from t2t_repro.server.engine import Batch, Description, start
+
+__all__ = ["answer", "load", "start"]
+
+
+def load(path, threads):
+    return Description({}, threads, None, False, os.getpid())
+
+
+def answer(signature, rows):
+    if "deadly" in rows:
+        os._exit(1)
+    if "endless" in rows:
+        time.sleep(600)
+    if "wrong" in rows:
+        raise RuntimeError("wrong")
+    return Batch([(os.getpid(), row) for row in rows], len(rows))

@@ -1,0 +1,290 @@
+"""The queue: batches of like sentences, fair turns, patience, cancelling, and its end."""
+
+import asyncio
+
+import pytest
+
+from t2t_repro.server.batcher import Batcher, QueueFull
+from t2t_repro.server.engine import Batch
+from t2t_repro.server.metrics import Metrics
+
+
+class Worker:
+    """A worker that remembers its batches and, if `held`, answers one for each release of `go`."""
+
+    def __init__(self, held=False):
+        self.batches, self.held, self.go = [], held, asyncio.Semaphore(0)
+
+    async def run(self, signature, rows):
+        self.batches.append((signature, list(rows)))
+        if self.held:
+            await self.go.acquire()
+        return Batch([f"{signature} {row}" for row in rows], len(rows))
+
+    def free(self):
+        self.held = False
+        self.go.release()
+
+
+def batcher(workers, batch_size=4, max_wait=0.0, room=1000):
+    return Batcher([worker.run for worker in workers], batch_size, max_wait, room, Metrics())
+
+
+async def settle():
+    """Let all tasks run that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def started(queue, *requests):
+    """Submit requests of serving_default in this order, and return their tasks."""
+    tasks = []
+    for rows in requests:
+        tasks.append(asyncio.create_task(queue.submit("serving_default", rows)))
+        await settle()
+    return tasks
+
+
+def test_answers_come_back_to_their_requests():
+    async def main():
+        workers = [Worker(), Worker()]
+        queue = batcher(workers)
+        texts = [[f"{'x' * (i * 7 % 30)}{i}.{j}" for j in range(i % 6)] for i in range(50)]
+        signatures = ["serving_default", "nbest"]
+        answers = await asyncio.gather(
+            *(queue.submit(signatures[i % 2], rows) for i, rows in enumerate(texts))
+        )
+        for i, rows in enumerate(texts):
+            assert answers[i] == [f"{signatures[i % 2]} {row}" for row in rows]
+        batches = [batch for worker in workers for batch in worker.batches]
+        assert all(len(rows) <= 4 for _, rows in batches)
+        assert sum(len(rows) for _, rows in batches) == sum(map(len, texts))
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_sentences_of_like_lengths_are_translated_together():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        tasks = await started(
+            queue, ["first"], *([["a" * n] for n in (5, 90, 6, 80, 7, 85, 8, 95)])
+        )
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert [sorted(map(len, rows)) for _, rows in worker.batches] == [
+            [5],
+            [5, 6, 7, 8],  # with the one that came first
+            [80, 85, 90, 95],
+        ]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_of_many_lines_does_not_hold_up_one_of_a_single_line():
+    """Lines 17 to 32 of a request are of the next turn, after whoever comes now."""
+
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], batch_size=16)
+        tasks = await started(queue, ["first"], [f"many {i:03}" for i in range(96)], ["single"])
+        worker.free()
+        await asyncio.gather(*tasks)
+        number = next(i for i, (_, rows) in enumerate(worker.batches) if "single" in rows)
+        assert number <= 2  # after "first", and at most one batch of the many
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_two_requests_of_many_lines_take_turns():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], batch_size=16)
+        tasks = await started(
+            queue, ["first"], [f"a{i:03}" for i in range(64)], [f"b{i:03}" for i in range(64)]
+        )
+        worker.free()
+        await asyncio.gather(*tasks)
+        firsts = [rows[0][0] for _, rows in worker.batches[1:]]
+        assert {*firsts[:4]} == {"a", "b"}
+        await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("long", ["x" * 401, list(range(2, 103))], ids=["text", "ids"])
+def test_one_worker_is_kept_for_short_sentences(long):
+    async def main():
+        workers = [Worker(held=True), Worker(held=True)]
+        queue = batcher(workers)
+        tasks = await started(queue, *([[long]] * 9))
+        assert [len(worker.batches) for worker in workers] == [0, 1]
+        tasks += await started(queue, ["short"])
+        assert workers[0].batches == [("serving_default", ["short"])]
+        for worker in workers:
+            worker.free()
+        await asyncio.gather(*tasks)
+        assert len(workers[0].batches) == 1
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_long_sentences_are_translated_a_few_at_a_time():
+    """Their padded batch has no more characters than one of 16 sentences of 400 characters."""
+
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], batch_size=16)
+        tasks = await started(queue, ["first"], *([["x" * 3200]] * 7), ["x" * 10_000])
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert sorted(len(rows) for _, rows in worker.batches[1:]) in ([1] * 8, [1, 1, 2, 2, 2])
+        assert all(len(rows) * len(rows[-1]) <= 10_000 for _, rows in worker.batches)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_single_worker_translates_long_sentences_too():
+    async def main():
+        queue = batcher([Worker()])
+        assert len(await queue.submit("serving_default", ["x" * 500, "short"])) == 2
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_alone_does_not_wait():
+    async def main():
+        worker = Worker()
+        queue = batcher([worker], max_wait=3600)
+        async with asyncio.timeout(10):
+            await queue.submit("serving_default", ["alone"])
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_worker_waits_for_as_many_as_another_translates():
+    async def main():
+        workers = [Worker(held=True), Worker(held=True)]
+        queue = batcher(workers, batch_size=8, max_wait=3600)
+        tasks = await started(queue, ["1"], ["2"])  # each worker takes one
+        tasks += await started(queue, ["3", "4", "5"])
+        workers[0].go.release()
+        await settle()
+        assert workers[0].batches[1][1] == ["3", "4", "5"]
+        workers[1].go.release()
+        tasks += await started(queue, ["6"], ["7"])
+        assert len(workers[1].batches) == 1  # two wait, and three are being translated
+        tasks += await started(queue, ["8"])
+        assert workers[1].batches[1][1] == ["6", "7", "8"]
+        for worker in workers:
+            worker.free()
+        await asyncio.gather(*tasks)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_it_waits_no_longer_than_max_wait():
+    async def main():
+        workers = [Worker(held=True), Worker(held=True)]
+        queue = batcher(workers, max_wait=0.01)
+        tasks = await started(queue, ["a", "b"])  # one each
+        tasks += await started(queue, ["1", "2", "3"])
+        workers[0].free()
+        await settle()
+        workers[1].free()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks, queue.submit("serving_default", ["fewer"]))
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_refuses_a_request_whole_and_says_when_to_come_back():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], room=5)
+        tasks = await started(queue, ["first"], ["a", "b", "c"])
+        with pytest.raises(QueueFull) as refusal:
+            await queue.submit("serving_default", ["d", "e", "f"])
+        assert 1 <= refusal.value.retry_after <= 60
+        tasks += await started(queue, ["d", "e"])
+        worker.free()
+        assert [len(each) for each in await asyncio.gather(*tasks)] == [1, 3, 2]
+        assert len(await queue.submit("serving_default", ["d", "e", "f"])) == 3
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_given_up_leaves_the_queue():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], room=3)
+        tasks = await started(queue, ["first"], ["a", "b", "c"])
+        tasks[1].cancel()
+        await settle()
+        tasks += await started(queue, ["d", "e", "f"])  # there is room again
+        worker.free()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [row for _, rows in worker.batches for row in rows] == ["first", "d", "e", "f"]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_given_up_while_it_is_translated_does_no_harm():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        first, second = await started(queue, ["first"], ["second"])
+        first.cancel()
+        await settle()
+        worker.free()
+        assert await second == ["serving_default second"]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_failure_reaches_the_requests_it_concerns_and_no_other():
+    async def main():
+        async def fail(signature, rows):
+            if "bad" in rows:
+                raise RuntimeError("out of order")
+            return Batch([ValueError("one") if row == "odd" else row for row in rows], None)
+
+        queue = Batcher([fail], 4, 0, 100, Metrics())
+        for rows in (["bad"], ["good", "bad"]):
+            with pytest.raises(RuntimeError, match="out of order"):
+                await queue.submit("serving_default", rows)
+        with pytest.raises(ValueError, match="one"):
+            await queue.submit("serving_default", ["good", "odd"])
+        assert await queue.submit("serving_default", ["good"]) == ["good"]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_closing_answers_all_that_wait():
+    async def main():
+        workers = [Worker(held=True), Worker(held=True)]
+        queue = batcher(workers, max_wait=3600)
+        tasks = await started(queue, *([[f"{i}"] for i in range(40)]))
+        closing = asyncio.create_task(queue.close())
+        await settle()
+        assert not closing.done()
+        for worker in workers:
+            worker.free()
+        async with asyncio.timeout(10):
+            await closing
+        assert [task.result() for task in tasks] == [[f"serving_default {i}"] for i in range(40)]
+
+    asyncio.run(main())

@@ -1,0 +1,157 @@
+"""The command `serve`: bad input, versions, kills and the end, with a real export."""
+
+import concurrent.futures
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import commands
+import pytest
+import requests
+from served import Server, exported, server, workers_of
+
+from t2t_repro.serving import litert
+
+pytest.importorskip("ai_edge_litert")
+
+
+@pytest.fixture(scope="module")
+def export(once, tiny_run):
+    return exported(once, tiny_run, litert)
+
+
+def refused(*flags):
+    """Run the command, which must end with status 2, and return its last line on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "t2t_repro.serve", *map(str, flags)],
+        capture_output=True,
+        text=True,
+        env=commands.environment(),
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
+    return line
+
+
+def call(capfd, *flags):
+    assert commands.call("serve", *flags) == 2
+    return capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--port=70000", "--port=70000: wanted 0 to 65535"),
+        ("--port=http", "invalid int value: 'http'"),
+        ("--workers=0", "--workers=0: wanted at least 1"),
+        ("--max_wait_ms=-1", "--max_wait_ms=-1: wanted at least 0"),
+        ("--timeout_s=nan", "--timeout_s=nan: wanted at least 1"),
+        ("--queue=5", "--queue"),
+        ("--queue_size=100", "--max_lines=128 --queue_size=100: wanted a queue with room for one"),
+        ("--token_file=missing", "missing: No such file"),
+        ("--host=256.0.0.1", "--host=256.0.0.1"),
+    ],
+)
+def test_wrong_flags(capfd, export, flag, words):
+    assert words in call(capfd, f"--export_dir={export}", flag)
+
+
+def test_an_empty_token_is_refused(capfd, export, tmp_path):
+    (tmp_path / "token").write_text("\n")
+    given = f"--export_dir={export}", f"--token_file={tmp_path / 'token'}"
+    assert "token: wanted one line of printable ASCII" in call(capfd, *given)
+
+
+def test_without_the_packages_of_the_extra(capfd, export, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("t2t_repro.server")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    error = call(capfd, f"--export_dir={export}")
+    assert 'uvicorn, which is not installed; pip install "t2t_repro[serve]"' in error
+
+
+def test_a_port_in_use_is_named(capfd, export):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = call(capfd, f"--export_dir={export}", f"--port={port}")
+    assert f"--port={port}: Address already in use; give another --port" in error
+
+
+def test_missing_and_foreign_exports(export, tmp_path):
+    assert "no export" in refused(f"--export_dir={tmp_path / 'nothing'}", "--port=0")
+    newer = shutil.copytree(export, tmp_path / "newer")
+    settings = newer / "7" / "settings.json"
+    settings.write_text(settings.read_text().replace('"format_version": 1', '"format_version": 99'))
+    assert "format_version 99" in refused(f"--export_dir={newer}", "--port=0")
+    damaged = shutil.copytree(export, tmp_path / "damaged")
+    (damaged / "7" / "model.tflite").write_bytes(b"damaged")
+    assert "model.tflite is damaged" in refused(f"--export_dir={damaged}", "--port=0")
+
+
+def test_versions_killed_workers_and_the_end(export, tmp_path):
+    """A version comes, workers are killed, a damaged version comes, and no request is lost."""
+    base = tmp_path / "export"
+    shutil.copytree(export, base)
+    body = {"instances": ["The house is old.", "a"]}
+    with server(base, "--poll_s=0.1", "--workers=2", "--no_access_log") as running:
+        url, going, answers = f"{running.address}/v1/models/default", True, []
+
+        def client():
+            with requests.Session() as session:
+                while going:
+                    reply = session.post(f"{url}:predict", json=body, timeout=60)
+                    answers.append((reply.status_code, reply.text))
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            clients = [pool.submit(client) for _ in range(8)]
+            try:
+                shutil.copytree(export / "7", base / "8")
+                running.wait("version 8 is served")
+                shutil.copytree(export / "7", base / "9")
+                (base / "9" / "model.tflite").write_bytes(b"damaged")
+                running.wait("version 9 is not served: .*model.tflite is damaged")
+                for pid in workers_of(running.process):
+                    os.kill(pid, signal.SIGKILL)
+                running.wait("a worker died")
+                time.sleep(0.3)
+            finally:
+                going = False
+            for each in clients:
+                each.result()
+        ((status, _),) = set(answers)  # always the same translation
+        assert status == 200
+        states = requests.get(url, timeout=60).json()["model_version_status"]
+        assert [(each["version"], each["state"]) for each in states] == [
+            *(("9", "END"), ("8", "AVAILABLE")),
+        ]
+        assert "damaged" in states[0]["status"]["error_message"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_at_the_end_all_that_was_accepted_is_answered(export, number):
+    running = Server(export, "--workers=1", "--batch_size=1")
+    workers = workers_of(running.process)
+    assert len(workers) == 1
+    body = {"instances": ["The house is old."] * 20}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        replies = [
+            pool.submit(running.post, "/v1/models/default:predict", json=body) for _ in range(8)
+        ]
+        until = time.monotonic() + 30
+        while "t2t_queue_sentences 0.0" in running.get("/metrics").text:
+            assert time.monotonic() < until
+        time.sleep(0.2)  # until all eight have been accepted
+        assert running.stop(number) == 0
+        assert [reply.result().status_code for reply in replies] == [200] * 8
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)
+    with pytest.raises(requests.ConnectionError):
+        running.get("/healthz")

@@ -1,0 +1,135 @@
+"""A worker's process: it answers, it dies and is started again, it ends with the server."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import commands
+import deadly_engine
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro.server import worker
+from t2t_repro.server.worker import Worker, WorkerDied
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Return a function that calls a coroutine function with a worker of `deadly_engine`."""
+    monkeypatch.setattr(worker, "engine", deadly_engine)
+
+    def run(main):
+        async def whole():
+            started = Worker(Path("anywhere"), 3, 1.0)
+            assert (await started.start()).beam_size == 3
+            try:
+                return await main(started)
+            finally:
+                started.stop()
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def test_it_answers_in_another_process(run):
+    async def main(worker):
+        answers, pieces = await worker.run("serving_default", ["a", "b"])
+        assert [row for _, row in answers] == ["a", "b"]
+        assert pieces == 2
+        assert os.getpid() not in {pid for pid, _ in answers}
+
+    run(main)
+
+
+def test_one_deadly_sentence_costs_no_other_its_answer(run, caplog):
+    async def main(worker):
+        answers, _ = await worker.run("serving_default", ["a", "deadly", "b"])
+        assert isinstance(answers[1], WorkerDied)
+        assert [answers[0][1], answers[2][1]] == ["a", "b"]
+        again, _ = await worker.run("serving_default", ["c"])
+        assert again[0][1] == "c"
+
+    run(main)
+    assert "a worker died; its 3 sentences are tried again one by one" in caplog.text
+
+
+def test_a_killed_worker_is_started_again(run):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        os.kill(pid, signal.SIGKILL)
+        ((other, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+        assert other != pid
+
+    run(main)
+
+
+def test_a_batch_that_nobody_waits_for_any_more_is_ended(run, caplog):
+    async def main(worker):
+        answers, _ = await worker.run("serving_default", ["a", "endless"])
+        assert all(isinstance(answer, WorkerDied) for answer in answers)
+        ((_, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+
+    run(main)
+    assert "a worker is killed: 2 sentences took 1 s" in caplog.text
+
+
+def test_an_exception_is_no_death(run):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        with pytest.raises(RuntimeError, match="wrong"):
+            await worker.run("serving_default", ["wrong"])
+        ((same, _),), _ = await worker.run("serving_default", ["a"])
+        assert same == pid
+
+    run(main)
+
+
+def test_an_unusable_export_is_refused(tmp_path):
+    async def main():
+        started = Worker(tmp_path, 1, 60)
+        try:
+            with pytest.raises(BadInput, match="not a usable export"):
+                await started.start()
+        finally:
+            started.stop()
+
+    asyncio.run(main())
+
+
+def test_it_ends_with_the_server(tmp_path):
+    """Even if the server is killed and can tell nobody."""
+    code = (
+        "import asyncio, os, sys, deadly_engine\n"
+        "from t2t_repro.server import worker\n"
+        "async def main():\n"
+        "    worker.engine = deadly_engine\n"
+        "    started = worker.Worker('anywhere', 1, 60)\n"
+        "    await started.start()\n"
+        "    ((pid, _),), _ = await started.run('serving_default', ['a'])\n"
+        "    print(pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "if __name__ == '__main__':\n"
+        "    asyncio.run(main())\n"
+    )
+    script = tmp_path / "server.py"
+    script.write_text(code)
+    paths = os.pathsep.join([commands.environment()["PYTHONPATH"], str(Path(__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        env=commands.environment() | {"PYTHONPATH": paths},
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+    directory = Path("/proc") / done.stdout.decode().strip()
+    until = time.monotonic() + 30
+    while directory.exists() and "zombie" not in (directory / "status").read_text():
+        assert time.monotonic() < until, "the worker is still there"
+        time.sleep(0.05)
