@@ -7,8 +7,13 @@ import argparse
 from pathlib import Path
 
 from pipelines.errors import BadInput
-from pipelines.workers import cores
 from t2t_repro import cli
+from t2t_repro.server.options import Options
+
+_AT_LEAST_1 = (
+    *("workers", "threads", "batch_size", "queue_size"),
+    *("timeout_s", "max_body_kb", "max_lines", "max_characters"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,45 +21,64 @@ def parser() -> argparse.ArgumentParser:
     flags = cli.Parser(prog="python -m t2t_repro.serve", description=__doc__)
     add = flags.add_argument
     add("--export_dir", type=Path, required=True, help="an export: its highest version is served")
-    add("--model_name", default="default", help="NAME in /v1/models/NAME")
-    add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0: at every one")
-    add("--port", type=int, default=8501, help="port to listen at; 0: a free one")
+    add("--model_name", default=Options.model_name, help="NAME in /v1/models/NAME")
+    add("--host", default=Options.host, help="address to listen at; 0.0.0.0: at every one")
+    add("--port", type=int, default=Options.port, help="port to listen at; 0: a free one")
     engines = flags.add_argument_group("engines")
     engines.add_argument(
         *("--workers",),
         type=int,
-        default=max(2, cores()),
+        default=Options.workers,
         help="processes that each hold the model; of two or more, one is kept for short sentences "
         "(default: one for each core, at least 2)",
     )
-    engines.add_argument("--threads", type=int, default=1, help="threads of each worker")
+    engines.add_argument(
+        "--threads", type=int, default=Options.threads, help="threads of each worker"
+    )
     queue = flags.add_argument_group("queue")
-    queue.add_argument("--batch_size", type=int, default=16, help="sentences translated at once")
+    queue.add_argument(
+        "--batch_size", type=int, default=Options.batch_size, help="sentences translated at once"
+    )
     queue.add_argument(
         *("--max_wait_ms",),
         type=float,
-        default=5,
+        default=Options.max_wait_ms,
         help="time that a sentence waits for others, at most, while a worker is idle",
     )
     queue.add_argument(
         *("--queue_size",),
         type=int,
-        default=1024,
+        default=Options.queue_size,
         help="sentences that may wait; further requests get status 429",
     )
     limits = flags.add_argument_group("limits")
-    limits.add_argument("--timeout_s", type=float, default=30, help="time for a request, in all")
-    limits.add_argument("--max_body_kb", type=int, default=1024, help="size of a request's body")
-    limits.add_argument("--max_lines", type=int, default=128, help="sentences in a request")
-    limits.add_argument("--max_characters", type=int, default=10_000, help="length of a sentence")
+    limits.add_argument(
+        "--timeout_s", type=float, default=Options.timeout_s, help="time for a request, in all"
+    )
+    limits.add_argument(
+        "--max_body_kb", type=int, default=Options.max_body_kb, help="size of a request's body"
+    )
+    limits.add_argument(
+        "--max_lines", type=int, default=Options.max_lines, help="sentences in a request"
+    )
+    limits.add_argument(
+        "--max_characters", type=int, default=Options.max_characters, help="length of a sentence"
+    )
     access = flags.add_argument_group("access")
     access.add_argument(
         "--token_file", type=Path, help="file with a token that clients must send as bearer token"
     )
     access.add_argument(
-        "--allow_origin", default="", help="origin whose pages may send requests, for CORS"
+        "--allow_origin",
+        default=Options.allow_origin,
+        help="origin whose pages may send requests, for CORS",
     )
-    add("--poll_s", type=float, default=1, help="time between two looks for new versions")
+    add(
+        "--poll_s",
+        type=float,
+        default=Options.poll_s,
+        help="time between two looks for new versions",
+    )
     add("--no_access_log", action="store_true", help="do not log each request")
     return flags
 
@@ -62,9 +86,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Parse the flags, then serve until a signal ends it."""
     given = vars(parser().parse_args())
-    for name in ("workers", "threads", "batch_size", "queue_size", "timeout_s", "max_body_kb"):
-        _check_at_least(name, given[name], 1)
-    for name in ("max_lines", "max_characters"):
+    for name in _AT_LEAST_1:
         _check_at_least(name, given[name], 1)
     _check_at_least("max_wait_ms", given["max_wait_ms"], 0)
     _check_at_least("poll_s", given["poll_s"], 0.01)
@@ -83,7 +105,7 @@ def main() -> None:
             f"wanted the package {error.name}, which is not installed; "
             'pip install "t2t_repro[serve]"'
         ) from None
-    options = service.Options(**given, token=_token(token_file))
+    options = Options(**given, token=_token(token_file))
     service.serve(options, access_log)
 
 

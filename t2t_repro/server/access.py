@@ -116,3 +116,5 @@ def log_to_stderr(requests: bool) -> None:
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     _log.setLevel(logging.INFO if requests else logging.WARNING)
+    # It would write a line for each request that is not HTTP.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

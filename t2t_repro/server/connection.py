@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST = 1024  # connections that may be open at once; requests on further ones get status 503
+MOST = 2048  # connections that may be open at once; requests on further ones get status 503
 
 
 class Connection(H11Protocol):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.workers import cores
+
 
 @dataclass(frozen=True)
 class Options:
@@ -12,11 +14,11 @@ class Options:
     model_name: str = "default"
     host: str = "127.0.0.1"
     port: int = 8501
-    workers: int = 2
+    workers: int = max(2, cores())
     threads: int = 1
     batch_size: int = 16  # sentences
     max_wait_ms: float = 5.0
-    queue_size: int = 1024  # sentences
+    queue_size: int = 512  # sentences
     timeout_s: float = 30.0
     max_body_kb: int = 1024
     max_lines: int = 128
