@@ -153,7 +153,7 @@ def open_loops(export: Path, lines: list[str], capacity: float) -> Iterator[Row]
     queue = max(16, min(MOST_QUEUED, round(QUEUE_S * capacity)))
     # Those that wait, each worker's batch of 16, and some that are refused meanwhile.
     clients = queue + 16 * max(2, litert.CORES) + 96
-    with server(export, f"--queue_size={queue}") as (address, _):
+    with server(export, f"--queue_size={queue}", "--max_lines=1") as (address, _):
         for load in LOADS:
             due = arrivals(load * capacity, OPEN_S)
             report = send(Plan(address, Clients(clients, lines, due)))

@@ -181,13 +181,13 @@ class Batcher:
         front = ready[0]
         like = [each for each in ready if each.group == front.group]
         like = like[: _CANDIDATES * self._batch_size]
-        # As many batches as it takes, and not fewer than there are idle workers, of equal sizes.
-        idle = min(self._running.count(0), len(like))
-        characters = len(like) * max(each.length for each in like)
-        full = max(len(like) / self._batch_size, characters / _MOST)
-        size = math.ceil(len(like) / max(math.ceil(full), idle))
         like.sort(key=lambda each: each.length)
-        first = like.index(front) // size * size
+        size = min(
+            self._batch_size,
+            math.ceil(len(like) / self._running.count(0)),  # idle workers share what there is
+            max(1, _MOST // max(1, like[-1].length)),
+        )
+        first = min(like.index(front) // size * size, len(like) - size)
         batch = like[first : first + size]
         self._turn = max(self._turn, front.place[0])
         taken = set(map(id, batch))

@@ -17,7 +17,7 @@ class Options:
     workers: int = max(2, cores())
     threads: int = 1
     batch_size: int = 16  # sentences
-    max_wait_ms: float = 5.0
+    max_wait_ms: float = 10.0
     queue_size: int = 512  # sentences
     timeout_s: float = 30.0
     max_body_kb: int = 1024

@@ -56,13 +56,7 @@ class Worker:
         stands for a row that kills the process by itself.
         """
         try:
-            async with asyncio.timeout(self._limit):
-                return await self._call(engine.answer, signature, rows)
-        except TimeoutError:
-            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
-            os.kill(self._process, signal.SIGKILL)
-            self.stop()
-            return Batch([WorkerDied("it took too long")] * len(rows), None)
+            return await self._answer(signature, rows)
         except BrokenProcessPool:
             _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
         batches = [await self._alone(signature, row) for row in rows]
@@ -72,9 +66,19 @@ class Worker:
         try:
             if self._pool is None:
                 await self.start()
-            return await self._call(engine.answer, signature, [row])
+            return await self._answer(signature, [row])
         except BrokenProcessPool:
             return Batch([WorkerDied("the worker died of this sentence")], None)
+
+    async def _answer(self, signature: str, rows: Sequence[Any]) -> Batch:
+        try:
+            async with asyncio.timeout(self._limit):
+                return await self._call(engine.answer, signature, rows)
+        except TimeoutError:
+            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
+            os.kill(self._process, signal.SIGKILL)
+            self.stop()
+            return Batch([WorkerDied("it took too long")] * len(rows), None)
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._pool is None:
