@@ -4,6 +4,8 @@ The page at / translates what one types. docs/serving.md describes the routes.
 """
 
 import argparse
+import math
+import re
 from pathlib import Path
 
 from pipelines.errors import BadInput
@@ -24,9 +26,18 @@ def parser() -> argparse.ArgumentParser:
     add("--model_name", default=Options.model_name, help="NAME in /v1/models/NAME")
     add("--host", default=Options.host, help="address to listen at; 0.0.0.0: at every one")
     add("--port", type=int, default=Options.port, help="port to listen at; 0: a free one")
+    add("--poll_s", type=float, default=Options.poll_s, help="time between looks for new versions")
+    add("--no_access_log", action="store_true", help="do not log each request")
+    _add_queue(flags)
+    _add_limits(flags)
+    return flags
+
+
+def _add_queue(flags: argparse.ArgumentParser) -> None:
+    """Add the flags of the engines, and of the queue before them."""
     engines = flags.add_argument_group("engines")
     engines.add_argument(
-        *("--workers",),
+        "--workers",
         type=int,
         default=Options.workers,
         help="processes that each hold the model; of two or more, one is kept for short sentences "
@@ -35,35 +46,29 @@ def parser() -> argparse.ArgumentParser:
     engines.add_argument(
         "--threads", type=int, default=Options.threads, help="threads of each worker"
     )
-    queue = flags.add_argument_group("queue")
-    queue.add_argument(
-        "--batch_size", type=int, default=Options.batch_size, help="sentences translated at once"
-    )
-    queue.add_argument(
-        *("--max_wait_ms",),
+    add = flags.add_argument_group("queue").add_argument
+    add("--batch_size", type=int, default=Options.batch_size, help="sentences translated at once")
+    add(
+        "--max_wait_ms",
         type=float,
         default=Options.max_wait_ms,
         help="time that a sentence waits for others, at most, while a worker is idle",
     )
-    queue.add_argument(
-        *("--queue_size",),
+    add(
+        "--queue_size",
         type=int,
         default=Options.queue_size,
         help="sentences that may wait; further requests get status 429",
     )
-    limits = flags.add_argument_group("limits")
-    limits.add_argument(
-        "--timeout_s", type=float, default=Options.timeout_s, help="time for a request, in all"
-    )
-    limits.add_argument(
-        "--max_body_kb", type=int, default=Options.max_body_kb, help="size of a request's body"
-    )
-    limits.add_argument(
-        "--max_lines", type=int, default=Options.max_lines, help="sentences in a request"
-    )
-    limits.add_argument(
-        "--max_characters", type=int, default=Options.max_characters, help="length of a sentence"
-    )
+
+
+def _add_limits(flags: argparse.ArgumentParser) -> None:
+    """Add the flags of what a request may have, and of who may send it."""
+    add = flags.add_argument_group("limits").add_argument
+    add("--timeout_s", type=float, default=Options.timeout_s, help="time for a request, in all")
+    add("--max_body_kb", type=int, default=Options.max_body_kb, help="size of a request's body")
+    add("--max_lines", type=int, default=Options.max_lines, help="sentences in a request")
+    add("--max_characters", type=int, default=Options.max_characters, help="length of a sentence")
     access = flags.add_argument_group("access")
     access.add_argument(
         "--token_file", type=Path, help="file with a token that clients must send as bearer token"
@@ -73,14 +78,6 @@ def parser() -> argparse.ArgumentParser:
         default=Options.allow_origin,
         help="origin whose pages may send requests, for CORS",
     )
-    add(
-        "--poll_s",
-        type=float,
-        default=Options.poll_s,
-        help="time between two looks for new versions",
-    )
-    add("--no_access_log", action="store_true", help="do not log each request")
-    return flags
 
 
 def main() -> None:
@@ -95,12 +92,14 @@ def main() -> None:
             f"--max_lines={given['max_lines']} --queue_size={given['queue_size']}: wanted a queue "
             "with room for one request"
         )
+    if not re.fullmatch("[^/:]+", given["model_name"]):
+        raise BadInput(f"--model_name={given['model_name']}: wanted a name without / and :")
     if not 0 <= given["port"] < 1 << 16:
         raise BadInput(f"--port={given['port']}: wanted 0 to 65535")
     token_file, access_log = given.pop("token_file"), not given.pop("no_access_log")
     try:
         from t2t_repro.server import service
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise BadInput(
             f"wanted the package {error.name}, which is not installed; "
             'pip install "t2t_repro[serve]"'
@@ -110,7 +109,7 @@ def main() -> None:
 
 
 def _check_at_least(name: str, value: float, least: float) -> None:
-    if not value >= least:
+    if not least <= value < math.inf:
         raise BadInput(f"--{name}={value:g}: wanted at least {least:g}")
 
 

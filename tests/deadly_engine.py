@@ -3,13 +3,16 @@
 import os
 import time
 
+from pipelines.errors import BadInput
 from t2t_repro.server.engine import Batch, Description, start
 
 __all__ = ["answer", "load", "start"]
 
 
 def load(path, threads):
-    return Description({}, threads, None, False, os.getpid())
+    if (path / "gone").exists():
+        raise BadInput(f"{path}: not a usable export")
+    return Description({}, threads, None, False)
 
 
 def answer(signature, rows):

@@ -111,6 +111,7 @@ def test_cost_of_training_is_kept(tiny_run):
     assert 0.1 < cost["seconds"] < 120
 
 
+@pytest.mark.slow
 def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path, capfd):
     """Both calls run in this process; test_loop.py resumes a killed run in child processes."""
     run = tmp_path / "run"

@@ -17,6 +17,7 @@ from t2t_repro import cli, config, translate, visualize
 from t2t_repro.serving import litert, saved_model
 from t2t_repro.workdir import Workdir
 
+pytestmark = pytest.mark.slow
 SIZE = {"num_layers": 1, "d_model": 24, "d_ff": 32, "num_heads": 2, "d_k": 12, "d_v": 12}
 SHORT = {"train_steps": 3, "warmup_steps": 2, "eval_sentences": 0, "max_shapes": 1}
 MORE = {"beam_size": 3, "max_extra_length": 20, "vocabulary_size": 400, "dropout": 0.0}
@@ -139,7 +140,6 @@ def test_figures_are_of_what_the_model_writes(run, tmp_path, monkeypatch, capsys
     assert (tmp_path / "cross.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_a_server_returns_trees(run, expected, tmp_path):
     pytest.importorskip("ai_edge_litert")
     litert.save(run, tmp_path / "1")

@@ -92,7 +92,8 @@ def rows(export: Path | None, text: Path | None, requests: int, repeats: int) ->
         `near_ties`: soak: other texts, too, but with a score within 5 % of the offline one. A batch
             of other sentences changes the last bits of sums, which may turn a number that is
             rounded to int8. Trained models hardly waver: 0 in 5,000 sentences of toy_ende.
-            With random weights hypotheses are nearly equal, and 1 or 2 % of the texts change.
+            With random weights hypotheses are nearly equal, and 1 or 2 % of the texts change. An
+            answer to another sentence with nearly the same score is counted here, too.
         `refusals`: soak: answers 429, after which the client waited as told and tried again.
         `misbehaved`, `surprises`: soak: requests of the clients that hang up, send nonsense or are
             slow; and answers to them that were not the right ones.

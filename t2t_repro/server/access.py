@@ -23,7 +23,7 @@ _log = logging.getLogger("t2t_repro.access")
 class Access:
     """Middleware: refuses requests without the token, counts all, and logs them as JSON.
 
-    It also adds the headers that every answer has.
+    It also adds the headers that the answers of the application have in common.
 
     Args:
         app: The application inside.

@@ -8,7 +8,7 @@
     GET  /healthz, /readyz, /metrics           for those who look after the server
     GET  /openapi.json                         these routes, for programs
 
-A version is N in /versions/N; only the one that is served answers.
+N is the number of a version; only the version that is served answers.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def make_app(model: ServedModel, options: Options, metrics: Metrics) -> FastAPI:
         version=t2t_repro.__version__,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # to an address that the client itself would choose
+        redirect_slashes=False,  # to the header Host, which the client chooses
     )
     app.state.model, app.state.options, app.state.metrics = model, options, metrics
     _add_models(app)
@@ -114,7 +114,9 @@ def _add_page(app: FastAPI) -> None:
             version = _served(request, options.model_name, None)
             if not version.description.draws_attention:
                 raise Rejected(
-                    404, "this export has no attention weights; SavedModels of this version have"
+                    404,
+                    "this export shows no attention; wanted a SavedModel of a model with full "
+                    "self-attention",
                 )
             attended = rest.attention_request(body)
             rest.check(attended, version.description, 1, options.max_characters)
@@ -234,6 +236,8 @@ async def _predict(request: Request) -> Response:
         answers = await _unless_gone(
             request, version.batcher.submit(predict.signature, predict.rows)
         )
+    if predict.signature == "attention":  # JSON already: it may be large
+        return Response(f'{{"outputs":{answers[0]}}}', media_type="application/json")
     return _Json(rest.predict_answer(predict, answers))
 
 
@@ -333,6 +337,5 @@ def _page_settings(options: Options, version: Version) -> dict[str, Any]:
         "beam_size": description.beam_size,
         "attention": description.draws_attention,
         "needs_token": bool(options.token),
-        "max_lines": options.max_lines,
         "max_characters": options.max_characters,
     }

@@ -54,9 +54,14 @@ class _Waiting:
         return len(self.row) * (1 if isinstance(self.row, str) else _PIECE)
 
     @property
+    def is_long(self) -> bool:
+        """Whether the sentence takes long."""
+        return self.length > _LONG or self.signature.startswith("attention")
+
+    @property
     def group(self) -> tuple[str, bool]:
         """What a batch has in common: its signature, and whether its sentences are long."""
-        return self.signature, self.length > _LONG or self.signature.startswith("attention")
+        return self.signature, self.is_long
 
 
 class Batcher:
@@ -90,7 +95,9 @@ class Batcher:
 
         Raises:
             QueueFull: there is no room for all of them.
-            WorkerDied: a row has killed its worker.
+            WorkerDied: a row has killed its worker, or took too long.
+            BadInput: a worker cannot be started again.
+            RuntimeError: the engine failed.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         self._forget()
@@ -104,7 +111,7 @@ class Batcher:
             )
             for number, row in enumerate(rows)
         ]
-        self._waiting.extend(waiting)
+        self._set([*self._waiting, *waiting])
         self._wake()
         try:
             return await asyncio.gather(*(each.answer for each in waiting))
@@ -112,6 +119,11 @@ class Batcher:
             for each in waiting:
                 each.answer.cancel()
             self._forget()
+
+    def cancel(self) -> None:
+        """End at once, without answering."""
+        for task in self._tasks:
+            task.cancel()
 
     async def close(self) -> None:
         """Answer all that wait, then end."""
@@ -121,8 +133,12 @@ class Batcher:
 
     def _forget(self) -> None:
         """Drop the sentences that nobody waits for any more."""
-        self._waiting = [each for each in self._waiting if not each.answer.done()]
-        self._metrics.queue.set(len(self._waiting))
+        self._set([each for each in self._waiting if not each.answer.done()])
+
+    def _set(self, waiting: list[_Waiting]) -> None:
+        """Replace the queue; another version's queue may be counted by the same gauge."""
+        self._metrics.queue.inc(len(waiting) - len(self._waiting))
+        self._waiting = waiting
 
     def _wake(self) -> None:
         self._change.set()
@@ -137,7 +153,8 @@ class Batcher:
                 answers, pieces = [error] * len(batch), None
             seconds, self._running[number] = time.monotonic() - began, 0
             self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
-            self._metrics.batch(batch[0].signature, len(batch), seconds, pieces)
+            answered = sum(not isinstance(answer, Exception) for answer in answers)
+            self._metrics.batch(batch[0].signature, answered, seconds, pieces)
             for each, answer in zip(batch, answers, strict=True):
                 if each.answer.done():
                     continue
@@ -173,7 +190,7 @@ class Batcher:
         """Return the sentences that a worker may take."""
         self._forget()
         short_only = number == 0 and len(self._tasks) > 1
-        return [each for each in self._waiting if not (short_only and each.group[1])]
+        return [each for each in self._waiting if not (short_only and each.is_long)]
 
     def _take(self, ready: list[_Waiting]) -> list[_Waiting]:
         """Take the sentence at the front, and those like it, from the queue."""
@@ -182,15 +199,22 @@ class Batcher:
         like = [each for each in ready if each.group == front.group]
         like = like[: _CANDIDATES * self._batch_size]
         like.sort(key=lambda each: each.length)
-        size = min(
-            self._batch_size,
-            math.ceil(len(like) / self._running.count(0)),  # idle workers share what there is
-            max(1, _MOST // max(1, like[-1].length)),
-        )
+        # Idle workers share what there is.
+        first_worker = 1 if front.is_long and len(self._running) > 1 else 0
+        idle = self._running[first_worker:].count(0)
+        size = min(self._batch_size, math.ceil(len(like) / idle))
         first = min(like.index(front) // size * size, len(like) - size)
-        batch = like[first : first + size]
+        batch = _fitting(like[first : first + size], front)
         self._turn = max(self._turn, front.place[0])
         taken = set(map(id, batch))
-        self._waiting = [each for each in self._waiting if id(each) not in taken]
-        self._metrics.queue.set(len(self._waiting))
+        self._set([each for each in self._waiting if id(each) not in taken])
         return batch
+
+
+def _fitting(batch: list[_Waiting], front: _Waiting) -> list[_Waiting]:
+    """Drop all but `front`, the longest first, until a sorted batch is within the limits."""
+    if front.signature.startswith("attention"):  # an answer of many MB
+        return [front]
+    while len(batch) > 1 and len(batch) * batch[-1].length > _MOST:
+        batch = batch[1:] if batch[-1] is front else batch[:-1]
+    return batch

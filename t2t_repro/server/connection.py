@@ -8,7 +8,7 @@ import asyncio
 import json
 
 import h11
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -65,5 +65,10 @@ class Connection(H11Protocol):
 
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
-    headers = {"Connection": "close", "Retry-After": "1"}
-    await JSONResponse({"error": "too many connections"}, 503, headers)(scope, receive, send)
+    """Refuse a request, unless it asks whether the server is alive: it is."""
+    if scope["path"] in ("/healthz", "/readyz"):
+        response: Response = PlainTextResponse("ok\n", headers={"Connection": "close"})
+    else:
+        headers = {"Connection": "close", "Retry-After": "1"}
+        response = JSONResponse({"error": "too many connections"}, 503, headers)
+    await response(scope, receive, send)

@@ -32,7 +32,6 @@ class Description(typing.NamedTuple):
     beam_size: int
     vocabulary_size: int | None  # None: the export is older than vocabularies in exports
     draws_attention: bool
-    process: int  # the id of the worker's process
 
 
 def described(settings: dict[str, Any]) -> str:
@@ -71,11 +70,10 @@ class _Engine:
         return Batch(answers, sum(len(ids) for ids, _ in answers))
 
     def attention(self, texts: list[str]) -> Batch:
-        """Return the outputs of SavedModels' signature `attention`, as lists."""
+        """Return the outputs of SavedModels' signature `attention` as JSON, at most some 60 MB."""
         found = [self.translator.attention(text) for text in texts]
-        return Batch(
-            [{name: _listed(value) for name, value in each.items()} for each in found], None
-        )
+        listed = [{name: _listed(value) for name, value in each.items()} for each in found]
+        return Batch([json.dumps(each, ensure_ascii=False) for each in listed], None)
 
     def attention_page(self, texts: list[str]) -> Batch:
         """Draw the same, as `visualize` does."""
@@ -99,7 +97,7 @@ def start() -> None:
 
 
 def load(path: Path, threads: int) -> Description:
-    """Open an export and translate once with each signature, so that no user waits for the first.
+    """Open an export and translate with it, so that no user waits for the first translation.
 
     Raises:
         BadInput: there is no usable export.
@@ -111,15 +109,14 @@ def load(path: Path, threads: int) -> Description:
         for signature in ("serving_default", "nbest"):
             answer(signature, ["Hello.", "this is a longer line " * 4])
         answer("translate_ids", [[EOS + 2, EOS]])
-    except (ValueError, RuntimeError, LookupError) as error:
-        raise BadInput(f"{path}: it does not translate ({' '.join(str(error).split())})") from None
+    except RuntimeError as error:
+        raise BadInput(f"{path}: it does not translate ({error})") from None
     vocabulary = _engine.vocabulary
     return Description(
         _engine.settings,
         beam_size,
         vocabulary.size if vocabulary else None,
         getattr(_engine.translator, "draws_attention", False),
-        os.getpid(),
     )
 
 
@@ -133,8 +130,12 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
 
     Returns:
         For translated texts, each answer is a list of (translation, score, cut), best first, of
-        length 1 or beam size; for ids it is (ids, score); for "attention" the outputs by name;
-        for "attention_page" the HTML.
+        length 1 or beam size; for ids it is (ids, score); for "attention" the outputs as JSON; for
+        "attention_page" the HTML.
+
+    Raises:
+        RuntimeError: the engine failed. TensorFlow's own errors would be read by the server, which
+            does not import TensorFlow.
     """
     answers: dict[str, Callable[[list[Any]], Batch]] = {
         "serving_default": lambda texts: _engine.nbest(texts, 1),
@@ -143,7 +144,11 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
         "attention": _engine.attention,
         "attention_page": _engine.attention_page,
     }
-    return answers[signature](list(rows))
+    try:
+        return answers[signature](list(rows))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RuntimeError(f"{type(error).__name__}: {reason}") from None
 
 
 def _places(path: Path) -> tuple[Path, Path]:
@@ -159,7 +164,7 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
         int(settings["decode"]["max_source_length"])
-        described(settings)
+        described(settings), settings["output"], settings["format"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadInput(
             f"{path}: not a usable export (settings.json: {error}); make one with "

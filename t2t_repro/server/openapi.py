@@ -25,7 +25,9 @@ _BASE64 = _object({"b64": _STRING}) | {"additionalProperties": False}
 _TEXT = {"anyOf": [_STRING, _BASE64]}
 _IDS = _list(_number(minimum=0), minItems=1)
 
-_SIGNATURE = {"signature_name": {"enum": ["serving_default", "nbest", "translate_ids"]}}
+_SIGNATURE = {
+    "signature_name": {"enum": ["serving_default", "nbest", "translate_ids", "attention"]}
+}
 _INPUTS = {"text": _TEXT, "ids": _IDS}
 _NAMED = [_object({name: each}) | {"additionalProperties": False} for name, each in _INPUTS.items()]
 _ROWS = {"anyOf": [_list(each, minItems=1) for each in (_TEXT, _IDS, *_NAMED)]}
@@ -63,10 +65,18 @@ def _answers(shape: Any) -> _Schema:
     }
 
 
+_WEIGHTS = _list(_list(_list(_list(_SCORE))))  # by layer, head, query and key
+_ATTENTION = _object(
+    {
+        "translation": _STRING,
+        **dict.fromkeys(("source_pieces", "target_pieces"), _list(_STRING)),
+        **dict.fromkeys(("encoder", "decoder", "cross"), _WEIGHTS),
+    }
+)
 _ANSWER = {
     "oneOf": [
         _object({"predictions": _list(_answers(lambda value: value))}),
-        _object({"outputs": _answers(_list)}),
+        _object({"outputs": {"anyOf": [_answers(_list), _ATTENTION]}}),
     ]
 }
 _STATE = _object(
@@ -86,7 +96,7 @@ _METADATA = _object(
 
 _MEANING = {
     400: "The request is malformed, or beyond a limit.",
-    401: "The token is missing.",
+    401: "The token is missing or wrong.",
     404: "There is no such model, version or picture.",
     408: "The body did not come in time.",
     413: "The body is too large.",

@@ -231,8 +231,6 @@ def predict_answer(request: Predict, answers: Sequence[Any]) -> dict[str, Any]:
         request: The request.
         answers: The engine's answers to its rows, see `engine.answer`.
     """
-    if request.signature == "attention":
-        return {"outputs": answers[0]}
     columns = _COLUMNS[request.signature](answers)
     if request.by_columns:
         return {"outputs": columns}

@@ -63,6 +63,12 @@ class Version:
         await self.batcher.close()
         self._stop()
 
+    def kill(self) -> None:
+        """End at once, without answering."""
+        self.batcher.cancel()
+        for worker in self._workers:
+            worker.kill()
+
     def _stop(self) -> None:
         for worker in self._workers:
             worker.stop()
@@ -82,7 +88,7 @@ class ServedModel:
     def __init__(self, options: Options, metrics: Metrics):
         self._options, self._metrics = options, metrics
         self._seen: dict[int, _Files] = {}  # at the last look
-        self._closing: set[asyncio.Task[None]] = set()
+        self._old: dict[asyncio.Task[None], Version] = {}  # which answer what they had accepted
         self.failures: dict[int, tuple[_Files, str]] = {}  # of unusable versions, and why
         self.current: Version | None = None
 
@@ -92,7 +98,7 @@ class ServedModel:
         Raises:
             BadInput: no version is usable; the message is about the highest.
         """
-        self._seen = {number: _files(path) for number, path in self._found()}
+        self._seen = {number: files for number, _, files in await asyncio.to_thread(self._look)}
         await self._refresh()
         if self.current is None:
             reasons = [reason for _, reason in self.failures.values()]
@@ -110,29 +116,29 @@ class ServedModel:
                 _log.exception("looking for versions failed")
 
     async def close(self) -> None:
-        """Answer what waits, then end."""
+        """End at once: no request is open any more."""
         current, self.current = self.current, None
-        if current:
-            await current.close()
-        await asyncio.gather(*self._closing)
+        for version in filter(None, (current, *self._old.values())):
+            version.kill()
 
     async def _refresh(self) -> None:
         """Serve the highest usable version, unless that is what is served already."""
-        found = self._found()
-        seen, self._seen = self._seen, {number: _files(path) for number, path in found}
+        found = await asyncio.to_thread(self._look)
+        seen, self._seen = self._seen, {number: files for number, _, files in found}
         self.failures = {
             number: failure for number, failure in self.failures.items() if number in self._seen
         }
-        for number, path in found:
-            files = self._seen[number]
+        for number, path, files in found:
             if self.current and (number, files) == (self.current.number, self.current.files):
                 return
             if self._failed(number, files):
                 continue
-            if files != seen.get(number):
-                continue  # still being copied; at the next look, perhaps, no more
-            if await self._load(number, path):
-                return
+            if files == seen.get(number):
+                if await self._load(number, path):
+                    return
+            elif self.current and number == self.current.number:
+                return  # it goes on from memory until its files stay the same
+            # Else it is still being copied; at the next look, perhaps, no more.
 
     def _failed(self, number: int, files: _Files) -> bool:
         return number in self.failures and self.failures[number][0] == files
@@ -141,7 +147,7 @@ class ServedModel:
         version = Version(number, path, self._options, self._metrics)
         try:
             await version.load()
-        except (BadInput, OSError, RuntimeError) as error:
+        except Exception as error:
             self.failures[number] = version.files, str(error)
             _log.error("version %d is not served: %s", number, error)
             return False
@@ -151,9 +157,13 @@ class ServedModel:
         _log.info("version %d is served: %s", number, path)
         if old:
             task = asyncio.create_task(old.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._old[task] = old
+            task.add_done_callback(self._old.pop)
         return True
+
+    def _look(self) -> list[tuple[int, Path, _Files]]:
+        """Return number, directory and files of the versions, highest first."""
+        return [(number, path, _files(path)) for number, path in self._found()]
 
     def _found(self) -> list[tuple[int, Path]]:
         """Return the versions in the export directory, highest first."""

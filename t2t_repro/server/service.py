@@ -33,12 +33,19 @@ def serve(options: Options, access_log: bool) -> None:
         BadInput: The port is taken, or the export is not usable.
     """
     log_to_stderr(access_log)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(_FILES, hard)), hard))
+    _allow_files()
     listening = _bind(options.host, options.port)
     for number in _SIGNALS:
         signal.signal(number, lambda *_: sys.exit(0))
     asyncio.run(_serve(options, listening))
+
+
+def _allow_files() -> None:
+    """Let the process open as many files as `MOST` connections need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -83,7 +90,8 @@ async def _serve(options: Options, listening: socket.socket) -> None:
     watching = asyncio.create_task(model.watch())
     listening.listen(MOST)  # from here on a connection waits to be accepted
     host, port = listening.getsockname()[:2]
-    _log.info("serving %s at http://%s:%d", options.export_dir, host, port)
+    shown = f"[{host}]" if ":" in host else host
+    _log.info("serving %s at http://%s:%d", options.export_dir, shown, port)
     # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)

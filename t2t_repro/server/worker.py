@@ -1,6 +1,7 @@
 """A worker: a process that holds an export, seen from the server."""
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -33,64 +34,80 @@ class Worker:
     def __init__(self, export: Path, threads: int, limit: float):
         self._export, self._threads, self._limit = export, threads, limit
         self._pool: ProcessPoolExecutor | None = None
-        self._process = 0  # its id
+        self._process = 0  # its id; 0: there is none
 
     async def start(self) -> Description:
         """Start the process and open the export in it.
 
         Raises:
-            BadInput: the export is not usable.
+            BadInput: the export is not usable; the process has ended.
         """
         self.stop()
         self._pool = ProcessPoolExecutor(
             1, mp_context=multiprocessing.get_context("spawn"), initializer=engine.start
         )
-        description: Description = await self._call(engine.load, self._export, self._threads)
-        self._process = description.process
+        try:
+            self._process = await self._call(os.getpid)
+            description: Description = await self._call(engine.load, self._export, self._threads)
+        except BaseException:
+            self.stop()
+            raise
         return description
 
     async def run(self, signature: str, rows: Sequence[Any]) -> Batch:
         """Answer a batch; see `engine.answer`.
 
         If the process dies, its rows are tried again, one by one: an answer that is a `WorkerDied`
-        stands for a row that kills the process by itself.
+        stands for a row that kills the process by itself. Nobody waits longer than the limit: then
+        all answers are `WorkerDied`.
+
+        Raises:
+            BadInput: the process had to be started again, and the export is not usable any more.
+            RuntimeError: the engine failed.
         """
+        if self._pool is None:
+            await self.start()
         try:
-            return await self._answer(signature, rows)
+            async with asyncio.timeout(self._limit):
+                return await self._answer(signature, rows)
+        except TimeoutError:
+            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
+            self.kill()
+            return Batch([WorkerDied("it took too long")] * len(rows), None)
+
+    async def _answer(self, signature: str, rows: Sequence[Any]) -> Batch:
+        try:
+            return await self._call(engine.answer, signature, rows)
         except BrokenProcessPool:
             _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
         batches = [await self._alone(signature, row) for row in rows]
         return Batch([answer for batch in batches for answer in batch.answers], None)
 
     async def _alone(self, signature: str, row: Any) -> Batch:
+        if self._pool is None:
+            await self.start()
         try:
-            if self._pool is None:
-                await self.start()
-            return await self._answer(signature, [row])
+            return await self._call(engine.answer, signature, [row])
         except BrokenProcessPool:
             return Batch([WorkerDied("the worker died of this sentence")], None)
 
-    async def _answer(self, signature: str, rows: Sequence[Any]) -> Batch:
-        try:
-            async with asyncio.timeout(self._limit):
-                return await self._call(engine.answer, signature, rows)
-        except TimeoutError:
-            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
-            os.kill(self._process, signal.SIGKILL)
-            self.stop()
-            return Batch([WorkerDied("it took too long")] * len(rows), None)
-
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if self._pool is None:
-            raise BrokenProcessPool
+        assert self._pool
         try:
             return await asyncio.wrap_future(self._pool.submit(function, *arguments))
         except BrokenProcessPool:
             self.stop()
             raise
 
+    def kill(self) -> None:
+        """End the process at once, whatever it does."""
+        if self._process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process, signal.SIGKILL)
+        self.stop()
+
     def stop(self) -> None:
         """End the process once it has answered."""
         if self._pool:
             self._pool.shutdown(wait=False)
-            self._pool = None
+        self._pool, self._process = None, 0

@@ -87,7 +87,7 @@ def load(path: Path) -> dict[str, Translate]:
     """Load one version of an export, and return its signatures by name.
 
     Raises:
-        BadInput: there is no SavedModel, or it is damaged, or has not the signatures of text that
+        BadInput: there is no SavedModel, or it is damaged, or lacks the signatures of text that
             exports of this project have.
     """
     import tensorflow_text  # noqa: F401  registers the tokenizer's operations

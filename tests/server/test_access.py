@@ -36,7 +36,7 @@ class Model:
     def __init__(self):
         self.score = -1.5
         self.began, self.cancelled = threading.Event(), threading.Event()  # "slow"
-        description = Description(SETTINGS, 2, 99, False, 0)
+        description = Description(SETTINGS, 2, 99, False)
         self.current = SimpleNamespace(number=1, batcher=self, description=description)
         self.failures = {}
 

@@ -142,9 +142,48 @@ def test_long_sentences_are_translated_a_few_at_a_time():
         tasks = await started(queue, ["first"], *([["x" * 3200]] * 7), ["x" * 10_000])
         worker.free()
         await asyncio.gather(*tasks)
-        assert sorted(len(rows) for _, rows in worker.batches[1:]) in ([1] * 8, [1, 1, 2, 2, 2])
-        assert all(len(rows) * len(rows[-1]) <= 10_000 for _, rows in worker.batches)
+        assert sorted(len(rows) for _, rows in worker.batches[1:]) == [1, 1, 2, 2, 2]
         await queue.close()
+
+    asyncio.run(main())
+
+
+def test_attention_is_asked_for_one_sentence_at_a_time():
+    """Its answers are large; and it counts as long."""
+
+    async def main():
+        workers = [Worker(), Worker()]
+        queue = batcher(workers)
+        await asyncio.gather(*(queue.submit("attention", ["a"]) for _ in range(5)))
+        assert [len(worker.batches) for worker in workers] == [0, 5]
+        assert all(len(rows) == 1 for _, rows in workers[1].batches)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_long_batch_is_not_shared_with_the_worker_that_takes_none():
+    async def main():
+        workers = [Worker(), Worker(held=True)]
+        queue = batcher(workers)
+        tasks = await started(queue, ["x" * 500], ["y" * 500, "z" * 500])
+        workers[1].free()
+        await asyncio.gather(*tasks)
+        assert [len(rows) for _, rows in workers[1].batches] == [1, 2]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_cancelling_ends_it_at_once():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        (task,) = await started(queue, ["first"])
+        queue.cancel()
+        await settle()
+        assert all(each.cancelled() for each in queue._tasks)
+        task.cancel()
 
     asyncio.run(main())
 

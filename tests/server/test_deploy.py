@@ -121,7 +121,14 @@ def test_a_worker_for_each_cpu():
 def test_flags_of_the_documentation():
     known = set(t2t_repro.serve.parser().format_help().replace(",", " ").split())
     section = PAGE[PAGE.index("## This server") : PAGE.index("## SavedModel")]
-    others = {"--format", "--weights", "--workdir", "--no-deps", "--max_source_length"}
+    others = {
+        "--format",
+        "--weights",
+        "--workdir",
+        "--no-deps",
+        "--max_source_length",
+        "--ids_only",
+    }
     named = set(re.findall(r"--[a-z][a-z_-]+", section)) - others
     assert len(named) > 15
     assert named <= known

@@ -36,7 +36,6 @@ SETTINGS = {
     "beam_size": 4,
     "attention": True,
     "needs_token": False,
-    "max_lines": 128,
     "max_characters": 1000,
 }
 HOSTILE = (
@@ -713,9 +712,8 @@ def test_screen_readers_get_names_headings_and_news(page, site):
     assert page.browser("document.getElementById('status').ariaLive") == "polite"
 
 
-@pytest.mark.parametrize(
-    "module", [litert, pytest.param(saved_model, marks=pytest.mark.slow)], ids=lambda m: m.__name__
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [litert, saved_model], ids=lambda module: module.__name__)
 def test_the_real_server(browser, once, tiny_run, module):
     """From the keyboard to the model and back; only a SavedModel has attention to show."""
     pytest.importorskip("ai_edge_litert")

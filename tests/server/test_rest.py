@@ -11,6 +11,7 @@ import json
 import os
 import re
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def model(request, once, tiny_run):
         url, export = os.environ.get("TF_SERVING_URL"), os.environ.get("TF_SERVING_EXPORT")
         if not (url and export):
             pytest.skip("no TF_SERVING_URL and TF_SERVING_EXPORT")
-        newest = exports.newest_version(export)
+        newest = exports.newest_version(Path(export))
         yield Model(url, exports.open_export(newest), Vocabulary.load(newest / "assets.extra"))
         return
     export = exported(once, tiny_run, {"litert": litert, "saved_model": saved_model}[request.param])

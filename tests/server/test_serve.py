@@ -52,6 +52,8 @@ def call(capfd, *flags):
         ("--port=http", "invalid int value: 'http'"),
         ("--workers=0", "--workers=0: wanted at least 1"),
         ("--max_wait_ms=-1", "--max_wait_ms=-1: wanted at least 0"),
+        ("--timeout_s=inf", "--timeout_s=inf: wanted at least 1"),
+        ("--model_name=a/b", "--model_name=a/b: wanted a name without / and :"),
         ("--timeout_s=nan", "--timeout_s=nan: wanted at least 1"),
         ("--queue=5", "--queue"),
         ("--queue_size=100", "--max_lines=128 --queue_size=100: wanted a queue with room for one"),

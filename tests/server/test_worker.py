@@ -18,13 +18,13 @@ from t2t_repro.server.worker import Worker, WorkerDied
 
 
 @pytest.fixture
-def run(monkeypatch):
+def run(monkeypatch, tmp_path):
     """Return a function that calls a coroutine function with a worker of `deadly_engine`."""
     monkeypatch.setattr(worker, "engine", deadly_engine)
 
     def run(main):
         async def whole():
-            started = Worker(Path("anywhere"), 3, 1.0)
+            started = Worker(tmp_path, 3, 1.0)
             assert (await started.start()).beam_size == 3
             try:
                 return await main(started)
@@ -78,6 +78,44 @@ def test_a_batch_that_nobody_waits_for_any_more_is_ended(run, caplog):
 
     run(main)
     assert "a worker is killed: 2 sentences took 1 s" in caplog.text
+    assert "tried again" not in caplog.text
+
+
+def test_a_batch_with_a_deadly_and_an_endless_sentence_has_one_limit(run):
+    async def main(worker):
+        async with asyncio.timeout(5):
+            answers, _ = await worker.run("serving_default", ["endless", "deadly", "endless"])
+        assert all(isinstance(answer, WorkerDied) for answer in answers)
+
+    run(main)
+
+
+def test_an_export_that_is_gone_for_a_while_stops_the_worker_for_that_while(run, tmp_path):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        (tmp_path / "gone").touch()
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(BadInput, match="not a usable export"):
+                await worker.run("serving_default", ["b"])
+        (tmp_path / "gone").unlink()
+        ((_, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+
+    run(main)
+
+
+def test_a_process_is_killed_whatever_it_does(run):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        task = asyncio.create_task(worker.run("serving_default", ["endless"]))
+        await asyncio.sleep(0.1)
+        worker.kill()
+        await asyncio.wait({task}, timeout=10)
+        assert task.done()
+        assert pid != worker._process
+
+    run(main)
 
 
 def test_an_exception_is_no_death(run):
@@ -106,11 +144,11 @@ def test_an_unusable_export_is_refused(tmp_path):
 def test_it_ends_with_the_server(tmp_path):
     """Even if the server is killed and can tell nobody."""
     code = (
-        "import asyncio, os, sys, deadly_engine\n"
+        "import asyncio, os, pathlib, deadly_engine\n"
         "from t2t_repro.server import worker\n"
         "async def main():\n"
         "    worker.engine = deadly_engine\n"
-        "    started = worker.Worker('anywhere', 1, 60)\n"
+        "    started = worker.Worker(pathlib.Path('anywhere'), 1, 60)\n"
         "    await started.start()\n"
         "    ((pid, _),), _ = await started.run('serving_default', ['a'])\n"
         "    print(pid, flush=True)\n"

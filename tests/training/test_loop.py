@@ -318,6 +318,7 @@ def test_signals_stop_with_a_checkpoint_and_one_line(workdir):
         assert steps[:-1] == before
 
 
+@pytest.mark.slow
 def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
     checkpoints = workdir / "checkpoints"
     flags = "--checkpoint_steps=1", "--keep_checkpoints=2", "--eval_sentences=0"
