@@ -24,6 +24,7 @@ demo: .venv/installed  ## train, score, export and translate with a small model:
 	@echo && echo "Next:"
 	@echo "  .venv/bin/tensorboard --logdir=$(RUN)"
 	@echo "  .venv/bin/python -m t2t_repro.translate --workdir=$(RUN)     # type sentences"
+	@echo "  .venv/bin/pip install '.[serve]' && .venv/bin/python -m t2t_repro.serve --export_dir=$(RUN)/export"
 	@echo "  .venv/bin/python -m t2t_repro.train --problem=parallel_text --help"
 
 SENTENCES = \
