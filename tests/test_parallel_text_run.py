@@ -12,6 +12,7 @@ from pipelines.shards import EncodedSplit
 from pipelines.sources import parallel_text
 from pipelines.toy import toy_ende
 
+pytestmark = pytest.mark.slow
 SIZE = [
     *("--num_layers=1", "--d_model=16", "--d_ff=16", "--num_heads=2", "--d_k=8", "--d_v=8"),
     *("--vocabulary_size=400", "--tokens_per_batch=512", "--held_out_share=0.1"),

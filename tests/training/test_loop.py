@@ -202,6 +202,7 @@ def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     assert saved_steps(tmp_path) == steps
 
 
+@pytest.mark.slow
 def test_seconds_of_training_add_up_over_starts(data, tmp_path):
     began = time.monotonic()
     stopped = train(data, tmp_path, stop_at=2, train_steps=4)
