@@ -35,7 +35,7 @@ SENTENCES = \
 test: .venv/installed-dev  ## all that catches a wrong number: 4 to 5 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
-test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 6 to 7 minutes on 2 cores
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 9 to 10 minutes on 2 cores
 	$(PYTEST) -m slow
 
 quality: .venv/installed-dev  ## has a change cost translation quality? 9 minutes on 2 cores

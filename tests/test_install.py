@@ -53,6 +53,7 @@ def test_content(wheel):
     expected = [
         *(str(path.relative_to(ROOT)) for path in ROOT.glob("t2t_repro/**/*.py")),
         "t2t_repro/paper/attention_figure.html",
+        "t2t_repro/server/page.html",
         "t2t_repro/py.typed",
         *(str(path.relative_to(ROOT)) for path in ROOT.glob("pipelines/**/*.py")),
         *(f"t2t_repro/configs/{path.name}" for path in ROOT.glob("configs/*.yaml")),
