@@ -46,7 +46,7 @@ STOP_S = 60.0  # for a server to end
 
 
 class Offline(typing.NamedTuple):
-    """What the export answers without a server, to all lines in one go."""
+    """The answers of an export without a server, to all lines in one go."""
 
     lines: list[Line]
     seconds: float

@@ -47,7 +47,7 @@ class Answer(typing.NamedTuple):
 
 
 class Resources(typing.NamedTuple):
-    """What a server holds, at one moment."""
+    """The resources of a server at one moment."""
 
     server_mb: float  # memory that it occupies (RSS)
     workers_mb: float  # the same of all its child processes together
@@ -56,7 +56,7 @@ class Resources(typing.NamedTuple):
 
 
 class Report(typing.NamedTuple):
-    """What the clients saw."""
+    """The observations of the clients."""
 
     answers: list[Answer]
     cpu: float  # processor time of the clients' process, over the time that the load took

@@ -60,7 +60,7 @@ class _Waiting:
 
     @property
     def group(self) -> tuple[str, bool]:
-        """What a batch has in common: its signature, and whether its sentences are long."""
+        """The signature, and whether it is long: the same for all sentences of a batch."""
         return self.signature, self.is_long
 
 

@@ -26,7 +26,7 @@ Row = str | list[int]  # a sentence: text, or ids that end with EOS
 
 
 class Description(typing.NamedTuple):
-    """What the server has to know of an export."""
+    """The facts of an export that the server needs."""
 
     settings: dict[str, Any]  # settings.json
     beam_size: int
