@@ -27,6 +27,11 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default=Options.host, help="address to listen at; 0.0.0.0: at every one")
     add("--port", type=int, default=Options.port, help="port to listen at; 0: a free one")
     add("--poll_s", type=float, default=Options.poll_s, help="time between looks for new versions")
+    add(
+        "--verify",
+        action="store_true",
+        help="serve a version only if all its files have the SHA-256 in its settings.json",
+    )
     add("--no_access_log", action="store_true", help="do not log each request")
     _add_queue(flags)
     _add_limits(flags)
