@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,7 +39,8 @@ def unusable(export: Path, error: object) -> BadInput:
 def _reason(error: object) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{os.path.basename(error.filename)}: {error.strerror}"
-    return str(error) or type(error).__name__
+    # TensorFlow begins with the node of its graph, in double braces.
+    return re.sub(r"\{\{.*?\}\}", "", str(error)).strip() or type(error).__name__
 
 
 def beside_model(export: Path) -> Path:
@@ -83,8 +85,10 @@ def decode(export: Path, values: Mapping[str, Any]) -> Decode:
         return Decode(
             **{f.name: setting_value(f, hints[f.name], found[f.name], _SETTINGS) for f in fields}
         )
-    except (ValueError, ArithmeticError) as error:
+    except ValueError as error:
         raise unusable(export, error) from None
+    except OverflowError:
+        raise unusable(export, f"{_SETTINGS}: a number too great") from None
 
 
 def write_settings(export: Path, values: Mapping[str, Any]) -> None:
@@ -118,7 +122,7 @@ def check_regular(export: Path, model: str) -> None:
         raise unusable(export, error) from None
 
 
-def check(export: Path, model: str, but: str | None = None) -> None:
+def check(export: Path, model: str, but: tuple[str, ...] = ()) -> None:
     """Compare the files that are there with the digests in settings.json, if it has them.
 
     Exports of earlier versions list no digest of their model, and a foreign SavedModel has no
@@ -127,7 +131,7 @@ def check(export: Path, model: str, but: str | None = None) -> None:
     Args:
         export: One version of an export.
         model: The file that it must have.
-        but: A directory in it whose files the engine itself checks.
+        but: Beginnings of the names of files that the engine itself checks.
 
     Raises:
         BadInput: As `check_regular`, or a file is damaged.
@@ -135,7 +139,9 @@ def check(export: Path, model: str, but: str | None = None) -> None:
     check_regular(export, model)
     listed = _listed(export) if (beside_model(export) / _SETTINGS).exists() else {}
     for name in _names(export):
-        if name in listed and name.split("/")[0] != but and _digest(export / name) != listed[name]:
+        if name.startswith(but) or name not in listed:
+            continue
+        if _digest(export / name) != listed[name]:
             reason = f"{name} is damaged: its SHA-256 is not the one in {_SETTINGS}"
             raise unusable(export, reason)
 

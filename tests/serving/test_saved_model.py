@@ -345,7 +345,14 @@ def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
 def test_settings_are_readable_without_tensorflow(run, exports):
     extra = exports / "bfloat16/1/assets.extra"
     settings = json.loads((extra / "settings.json").read_text())
-    names = "tf_serving_warmup_requests", "vocabulary.model", "vocabulary.vocab"
+    names = ("saved_model.pb", "fingerprint.pb", "variables/variables.index")
+    names += ("variables/variables.data-00000-of-00001", "assets.extra/tf_serving_warmup_requests")
+    names += ("assets.extra/vocabulary.model", "assets.extra/vocabulary.vocab")
+    digests = {
+        name: hashlib.sha256((exports / "bfloat16/1" / name).read_bytes()).hexdigest()
+        for name in names
+    }
+    assert len(settings.pop("settings_sha256")) == 64
     assert settings == {
         "t2t_repro": t2t_repro.__version__,
         "format": "saved_model",
@@ -359,7 +366,7 @@ def test_settings_are_readable_without_tensorflow(run, exports):
         "vocabulary_sha256": run.vocabulary.fingerprint,
         "model": vars(run.config.model),
         "decode": vars(run.config.decode),
-        "sha256": {name: hashlib.sha256((extra / name).read_bytes()).hexdigest() for name in names},
+        "sha256": digests,
     }
     assert settings["decode"]["beam_size"] == 3  # the exported value, not the run's
     assert Vocabulary.load(extra).fingerprint == run.vocabulary.fingerprint
