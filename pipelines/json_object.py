@@ -52,12 +52,24 @@ def check(values: Mapping[str, Any], wanted: Mapping[str, Callable[[Any], bool]]
 
 def shown(value: Any) -> str:
     """Return a value as one short line for an error message."""
+    if isinstance(value, str) and value.isprintable() and 0 < len(value) <= 60:
+        return value
     return reprlib.repr(value)
 
 
 def is_count(value: Any) -> bool:
     """Return whether a value is a whole number from 0 on; True and False are none."""
     return type(value) is int and 0 <= value <= _MOST
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number from 0 on, neither infinite nor NaN."""
+    return type(value) in (int, float) and 0 <= value < 1e300
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is a line of text that can be printed."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= 200
 
 
 def is_fingerprint(value: Any) -> bool:

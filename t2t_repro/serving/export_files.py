@@ -188,7 +188,7 @@ def _names(export: Path) -> Iterator[str]:
 
 def _digest(path: Path) -> str:
     with regular_file.opened(path) as file:
-        return hashlib.file_digest(typing.cast(Any, file), "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_of(values: Mapping[str, Any]) -> str:
