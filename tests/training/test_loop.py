@@ -106,7 +106,10 @@ def train(data, directory, seed=1, stop_at=None, **changes):
         return step(source, target)
 
     trainer.step = recording
-    loop = Loop(trainer, config, batches_of(data), directory, run.report, run.validated.append)
+    loop = Loop(
+        *(trainer, config, batches_of(data), directory, run.report, run.validated.append),
+        check_in_place=lambda: None,
+    )
     try:
         loop.run()
     except Stopped:
