@@ -346,7 +346,9 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
 def test_no_picture_where_all_pairs_are_long(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {})
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), None, Workdir(tmp_path))
+    validation = DevScores(
+        run.config, run.problem, trainer, run.translator(), None, Workdir(tmp_path)
+    )
     assert validation.drawn is None
     validation.pairs = [{"source": "Ja.", "target": "long " * 50}]
     del validation.drawn
