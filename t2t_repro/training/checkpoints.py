@@ -69,7 +69,7 @@ class Checkpoints:
         try:
             self._checkpoint.write(str(self._files.path(step)))
             self._files.record(steps)
-        except (tf.errors.OpError, OSError) as error:
+        except (tf.errors.OpError, OSError, BadInput) as error:
             if step not in self._steps:
                 self._files.remove(step)
             raise BadInput(
