@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -65,6 +66,8 @@ def main() -> None:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
     if given.verify and given.workdir:
         raise BadInput("--verify: an export's files have digests; wanted --saved_model or --litert")
+    if given.strict and not given.workdir:
+        raise BadInput("--strict: an export has no checkpoints; leave it out")
     if given.nbest is not None and given.nbest < 1:
         raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
     if given.workdir:
@@ -117,7 +120,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
         return exports.saved_model(given.saved_model, n_best)
     from t2t_repro import experiment
 
-    run = experiment.restore(Workdir(given.workdir), settings)
+    run = experiment.restore(Workdir(given.workdir), settings, given.strict)
     return run.translator(postprocess=True).lines(n_best)
 
 

@@ -22,7 +22,7 @@ PIPELINES = (
     *("corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "config", "tensorflow_log", "workdir", "model", "scoring", "decoding"),
+    *("settings", "config", "tensorflow_log", "lock", "workdir", "model", "scoring", "decoding"),
     *("problems", "distributed", "paper", "training", "experiment", "reports", "serving"),
     *("server", "launch", "library", "commands", "bench"),
 )
