@@ -56,6 +56,10 @@ class Parser(argparse.ArgumentParser):
             raise BadInput(f"unknown argument '{word}'{nearest(word, known)} (--help lists all)")
         return namespace
 
+    def print_help(self, file: Any = None) -> None:
+        """Print what --help shows; argparse's own method is silent about a full disk."""
+        print(self.format_help(), end="", file=file or sys.stdout)
+
     def error(self, message: str) -> NoReturn:
         """Raise BadInput, in place of argparse's usage and exit."""
         raise BadInput(message)
@@ -215,11 +219,12 @@ def run(main: Callable[[], None]) -> NoReturn:
         place = "" if error.filename is None else f"{error.filename}: "
         _end(2, f"error: {place}{error.strerror or error}")
     except MemoryError as error:
-        _end(2, _no_memory(error))
+        _end(2, _no_memory(str(error) or "an allocation failed"))
     except ImportError as error:
-        if "failed to map segment" not in str(error):
+        reasons = [line for line in str(error).splitlines() if "failed to map segment" in line]
+        if not reasons:
             raise
-        _end(2, _no_memory(error))
+        _end(2, _no_memory(reasons[-1]))
     sys.exit(0)
 
 
@@ -237,17 +242,17 @@ def _call(main: Callable[[], None]) -> None:
     sys.stdout.flush()
 
 
-def _no_memory(error: Exception) -> str:
+def _no_memory(reason: str) -> str:
     return (
-        f"error: too little memory ({str(error) or 'an allocation failed'}); end other programs, "
-        "or raise the limit that `ulimit -v` shows"
+        f"error: too little memory ({reason}); end other programs, or raise the limit that "
+        "`ulimit -v` shows"
     )
 
 
 _LONGEST_LINE = 500  # characters: what was found is at its beginning, the way out at its end
 
 
-def _line(message: str) -> str:
+def shortened(message: str) -> str:
     """Return a message as one line of bounded length, with control characters made visible."""
     line = _middle_cut(message)
     escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -264,5 +269,5 @@ def _middle_cut(message: str) -> str:
 
 def _end(status: int, message: str) -> NoReturn:
     with contextlib.suppress(OSError):
-        print(_line(message), file=sys.stderr)
+        print(shortened(message), file=sys.stderr)
     sys.exit(status)
