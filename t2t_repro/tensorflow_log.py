@@ -7,7 +7,9 @@ import sys
 from pipelines.errors import BadInput
 from t2t_repro import streams
 
-_LEAST_GB = 2  # of address space: importing TensorFlow 2.21 and tensorflow-text takes 1.9
+# Of address space: the imports take 1.9 GB, and `translate` with a tiny run 2.6. With less they fail
+# in many ways, by crashes too.
+_LEAST_GB = 4
 
 
 def quiet() -> None:
@@ -35,7 +37,7 @@ def quiet() -> None:
 
 
 def _check_limit() -> None:
-    """Raise BadInput if TensorFlow cannot be imported; it would fail in one of many ways."""
+    """Raise BadInput if the address space is limited to less than TensorFlow takes."""
     try:
         import resource
     except ModuleNotFoundError:  # on Windows
@@ -43,6 +45,6 @@ def _check_limit() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_GB * 10**9:
         raise BadInput(
-            f"this process may use {limit / 1e9:.1f} GB of address space, which is too little to "
-            f"import TensorFlow; wanted {_LEAST_GB} GB or more: ulimit -v unlimited"
+            f"this process may use {limit / 1e9:.1f} GB of address space, which is too little for "
+            f"TensorFlow; wanted {_LEAST_GB} GB or more: ulimit -v unlimited"
         )
