@@ -14,7 +14,7 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from pipelines import storage
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, shard_files
+from pipelines.shards import MANIFEST, EncodedSplit, shard_files
 from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
@@ -76,6 +76,17 @@ def encode_split(
             summaries.append(summary)
             bar.update(summary["read"])
     return write_manifest(summaries, directory)
+
+
+def encode_in_memory(
+    pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
+) -> EncodedSplit:
+    """Encode a small split without writing it; for the arguments and errors see `encode_split`."""
+    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
+    _check_kept(len(lengths), dropped)
+    source_tokens, target_tokens = lengths.sum(axis=0).tolist()
+    counts = {"dropped": dropped, "source_tokens": source_tokens, "target_tokens": target_tokens}
+    return EncodedSplit.from_shards([ids], [lengths], counts)
 
 
 def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
@@ -156,12 +167,7 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     for summary in summaries:
         dropped.update(summary["dropped"])
     pairs = sum(summary["pairs"] for summary in summaries)
-    if not pairs:
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
-        raise BadInput(
-            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
-            "the text and the length limit"
-        )
+    _check_kept(pairs, dropped)
     ours = {name for number in range(len(summaries)) for name in shard_files(number)}
     for name in storage.names(directory):
         if name.startswith("shard-") and name not in ours:
@@ -178,6 +184,15 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     }
     storage.write(directory, MANIFEST, _text(manifest))
     return manifest
+
+
+def _check_kept(pairs: int, dropped: Mapping[str, int]) -> None:
+    if not pairs:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+        raise BadInput(
+            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
+            "the text and the length limit"
+        )
 
 
 def fetch_split(address: str, directory: Path) -> None:
@@ -219,7 +234,7 @@ def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
 
 
 def _encoded(
-    pairs: list[Pair], vocabulary: Vocabulary, max_length: int
+    pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Return (ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
     ids, lengths = vocabulary.encode_flat(

@@ -141,6 +141,15 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, config.GROUPS)
 
 
+def add_strict(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that makes a damaged checkpoint an error."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with an error at a damaged checkpoint, instead of a warning and an earlier one",
+    )
+
+
 def run_of(namespace: argparse.Namespace) -> Run:
     """Return the run that the flags name; raise BadInput for unknown names and values."""
     from t2t_repro.model import flops  # imports NumPy, which --help can do without

@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="saved_model: without the tokenizer, so that core TensorFlow alone runs it",
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -60,7 +61,7 @@ def main() -> None:
 
     if given.format == "ctranslate2":
         ctranslate2.check_installed()
-    run = experiment.restore(workdir, settings)
+    run = experiment.restore(workdir, settings, given.strict)
     if given.format == "saved_model":
         saved_model.save(run, directory, given.weights, given.ids_only)
     else:

@@ -7,8 +7,8 @@ import sys
 from pipelines.errors import BadInput
 from t2t_repro import streams
 
-# Of address space: the imports take 1.9 GB, and `translate` with a tiny run 2.6. With less they fail
-# in many ways, by crashes too.
+# Of address space: the imports take 1.9 GB, `translate` with a tiny run 2.6. With less they fail in
+# many ways, by crashes too.
 _LEAST_GB = 4
 
 

@@ -13,6 +13,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags; every hyperparameter is a flag."""
     flags = cli.Parser(prog="python -m t2t_repro.train", description=__doc__)
     cli.add_run(flags)
+    cli.add_strict(flags)
     flags.add_argument(
         "--list_variants",
         action="store_true",
@@ -30,7 +31,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import launch
 
-    launch.train(*run)
+    launch.train(*run, strict=given.strict)
 
 
 def _list_variants(run: cli.Run) -> None:

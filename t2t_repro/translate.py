@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -61,6 +62,8 @@ def main() -> None:
         raise BadInput("wanted one of --workdir, --saved_model and --litert")
     if settings and not given.workdir:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
+    if given.strict and not given.workdir:
+        raise BadInput("--strict: an export has no checkpoints; leave it out")
     if given.workdir:
         run = Workdir(given.workdir).config(settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
@@ -109,7 +112,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
         return exports.saved_model(given.saved_model, n_best)
     from t2t_repro import experiment
 
-    run = experiment.restore(Workdir(given.workdir), settings)
+    run = experiment.restore(Workdir(given.workdir), settings, given.strict)
     return run.translator(postprocess=True).lines(n_best)
 
 

@@ -4,6 +4,7 @@ import argparse
 import typing
 from pathlib import Path
 
+from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro import cli, config, tensorflow_log
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--word", help="show the attention of this word's first piece alone, as in Figure 3"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -62,7 +64,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import experiment
 
-    run = experiment.restore(workdir, settings)
+    run = experiment.restore(workdir, settings, given.strict)
     if not run.model.has_attention_weights:
         raise BadInput(
             f"{given.workdir}: the encoder has no full self-attention, whose weights could be "
@@ -71,11 +73,12 @@ def main() -> None:
     figure = _figure(run, given.sentence, given.target)
     view = figure.view(given.kind, given.layer, given.heads, given.word)
     if given.output.suffix == ".html":
-        given.output.write_text(figure.html(view, _described(run.config)), encoding="utf-8")
+        content = figure.html(view, _described(run.config)).encode()
     else:
         from t2t_repro.paper.attention_picture import picture
 
-        given.output.write_bytes(picture(figure, view))
+        content = picture(figure, view)
+    storage.write(str(given.output.parent), given.output.name, content)
     print(figure.translation)
 
 

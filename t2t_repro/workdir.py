@@ -7,22 +7,25 @@
     checkpoints/        weights, optimizer and place in the data
     events.out.*        TensorBoard
     results.json        scores by split, and under "cost" the cost of training
+    .lock               locked while a command trains or prepares the run, see `lock`
 
 A directory with a config.yaml holds a run. The file is written once all text has been read, so a
 start that fails leaves no run.
 """
 
 import json
-import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines import storage
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro.config import Config
+from t2t_repro.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Workdir:
     """The work directory at `path`, which need not exist yet."""
 
     path: Path
+    lock: Lock | None = None  # of a command that trains or prepares, see `locked`
 
     @property
     def config_file(self) -> Path:
@@ -50,6 +54,34 @@ class Workdir:
     def holds_run(self) -> bool:
         """Whether the directory holds a run: all text of its first start has been read."""
         return self.config_file.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator["Workdir"]:
+        """Make the directory if needed, and lock it until the context ends.
+
+        Returns:
+            The work directory, which from now on notices that it has vanished.
+
+        Raises:
+            BadInput: it cannot be written to, or another command trains or prepares there.
+        """
+        self._check_writable()
+        with Lock(self.path) as lock:
+            yield replace(self, lock=lock)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the run is still there, in the directory that was locked if one was."""
+        return self.holds_run and (self.lock is None or self.lock.is_in_place)
+
+    def check_in_place(self) -> None:
+        """Raise BadInput if the run is no longer there."""
+        if not self.is_in_place:
+            raise BadInput(
+                f"{self.path}: deleted, moved or replaced while it was in use, so nothing more is "
+                "saved; bring it back and run the same command again, which resumes from its last "
+                "checkpoint"
+            )
 
     def config(self, overrides: Mapping[str, Any] | None = None) -> Config:
         """Return the run's configuration, with settings replaced that a run may change.
@@ -92,7 +124,7 @@ class Workdir:
 
     def save_config(self, config: Config) -> None:
         """Write config.yaml; from then on the directory holds a run and its vocabulary is final."""
-        _write(self.config_file, lambda file: configs.save(config, file))
+        configs.save(config, self.config_file)
 
     def results(self) -> dict[str, Any]:
         """Return results.json, empty if there is none; raise BadInput if it is damaged."""
@@ -106,8 +138,9 @@ class Workdir:
 
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
+        self.check_in_place()
         text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
-        _write(self.results_file, lambda file: file.write_text(text, encoding="utf-8"))
+        storage.write(str(self.path), self.results_file.name, text.encode())
 
     def _override(self, saved: Config, overrides: Mapping[str, Any]) -> Config:
         """Replace settings of the run; raise BadInput if one may not change."""
@@ -128,11 +161,3 @@ class Workdir:
                 f"{self.path}: cannot be written to ({error.strerror}); wanted a directory for the "
                 "run, new or of an earlier one: give another --workdir"
             ) from None
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a temporary file, which then replaces `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    os.replace(temporary, path)

@@ -183,7 +183,7 @@ def test_every_field_is_a_flag_of_train_that_sets_it():
         text = "mixed_bfloat16" if name == "precision" else samples.get(type(field.default), "true")
         text = "512" if field.metadata["low"] == 260 else text
         given = train.parser().parse_args([f"--{name}", text])
-        assert set(vars(given)) == {"list_variants", name}
+        assert set(vars(given)) == {"list_variants", "strict", name}
 
 
 # Later sources override earlier ones
