@@ -80,6 +80,7 @@ setup(
             "hypothesis>=6",  # requests for the server that nobody would write
             "locust>=2.40",  # the load of `bench serve`
             "mypy>=1.15",
+            "pip-audit>=2.9",  # known vulnerabilities of constraints.txt's versions
             "pre-commit>=4",
             "pytest>=8",
             "pytest-xdist>=3",  # a file of tests on each core
