@@ -43,6 +43,9 @@ Summary = dict[str, Any]  # a shard's fingerprints, limit, counts, file sizes an
 # 32 MB of WMT's text, which take two seconds to encode. WMT14 has 35 (German) and 312 (French)
 # shards.
 PAIRS_PER_SHARD = 2**17
+# A text of documents, or of no sense at all, fills a shard with fewer pairs: five blocks or so are
+# in memory. Pairs of sentences have 250 characters; this is reached with 2,048.
+_CHARACTERS_PER_SHARD = 2**28
 # Version of shards and manifest; raise it when their content or layout changes. Checksums came
 # without a new number, so that splits without them are still used.
 _FORMAT = 1
@@ -112,12 +115,19 @@ def find_damage(manifest: Summary, directory: str | Path) -> Damaged | None:
 
 
 def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
-    """Yield the text in numbered blocks of `PAIRS_PER_SHARD` pairs; the last may be shorter."""
-    iterator = iter(examples)
-    for number in count():
-        if not (pairs := list(islice(iterator, PAIRS_PER_SHARD))):
-            return
-        yield number, pairs
+    """Yield the text in numbered blocks of `PAIRS_PER_SHARD` pairs; the last may be shorter.
+
+    A block ends earlier where it reaches 268 million characters.
+    """
+    numbers, pairs, characters = count(), [], 0
+    for pair in examples:
+        pairs.append(pair)
+        characters += len(pair["source"]) + len(pair["target"])
+        if len(pairs) == PAIRS_PER_SHARD or characters >= _CHARACTERS_PER_SHARD:
+            yield next(numbers), pairs
+            pairs, characters = [], 0
+    if pairs:
+        yield next(numbers), pairs
 
 
 def text_fingerprint(block_fingerprints: Iterable[str]) -> str:

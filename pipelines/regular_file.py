@@ -5,13 +5,13 @@ A directory that was copied from elsewhere may hold anything in a file's place. 
 """
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 
-def opened(path: str | Path) -> BinaryIO:
+def opened(path: str | Path) -> io.BufferedReader:
     """Open a regular file to read its bytes, or a pipe that the shell made (/dev/stdin, <(...)).
 
     Raises:

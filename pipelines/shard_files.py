@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -191,14 +191,14 @@ def _layout(path: Path, start: bytes, size: int) -> tuple[np.dtype, tuple[int, .
     return dtype, shape, header.end()
 
 
-def _scan(file: BinaryIO, offset: int, dtype: np.dtype) -> tuple[str, int]:
+def _scan(file: io.BufferedReader, offset: int, dtype: np.dtype) -> tuple[str, int]:
     """Return the checksum of a whole file, and the largest value after the first bytes."""
     digest, largest = xxhash.xxh3_64(file.read(offset)), 0
     # Reading from the memory-mapped array would be no faster, and a bad sector of the disk would
     # kill the process (SIGBUS) instead of raising an OSError.
     chunk = memoryview(bytearray(_READ_AT_ONCE))
     unsigned = np.dtype(f"<u{dtype.itemsize}")
-    while count := file.readinto(chunk):  # type: ignore[attr-defined]
+    while count := file.readinto(chunk):
         digest.update(chunk[:count])
         largest = max(largest, int(np.frombuffer(chunk[:count], unsigned).max()))
     return digest.hexdigest(), largest
