@@ -204,13 +204,10 @@ class Corpus:
             fetch_split(directory, local)
         return str(local)
 
-    def held_out(self, split: str, folder: Path | None = None) -> EncodedSplit:
-        """Return the dev or test split, without pairs that the decoder would cut.
-
-        It is encoded in `folder`, by default beside the training split.
-        """
+    def held_out(self, split: str) -> EncodedSplit:
+        """Return the dev or test split, without pairs that the decoder would cut."""
         limit = self.max_source_length
-        directory = (folder or self.workdir / "prepared") / split
+        directory = self.workdir / "prepared" / split
         if not self.read_only:
             encode_split(lambda: self.examples(split), self.vocabulary, limit, directory)
         return self._load(split, str(directory))

@@ -13,7 +13,7 @@ import collections
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
@@ -33,6 +33,7 @@ from pipelines.shard_files import (
     parse_summary,
     shard_files,
 )
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
@@ -89,6 +90,17 @@ def encode_split(
             summaries.append(summary)
             bar.update(summary["read"])
     return write_manifest(summaries, directory)
+
+
+def encode_in_memory(
+    pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
+) -> EncodedSplit:
+    """Encode a small split without writing it; for the arguments and errors see `encode_split`."""
+    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
+    _check_kept(len(lengths), dropped)
+    source_tokens, target_tokens = lengths.sum(axis=0).tolist()
+    counts = {"dropped": dropped, "source_tokens": source_tokens, "target_tokens": target_tokens}
+    return EncodedSplit.from_shards([ids], [lengths], counts)
 
 
 def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
@@ -193,12 +205,7 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     for summary in summaries:
         dropped.update(summary["dropped"])
     pairs = sum(summary["pairs"] for summary in summaries)
-    if not pairs:
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
-        raise BadInput(
-            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
-            "the text and the length limit"
-        )
+    _check_kept(pairs, dropped)
     ours = {name for number in range(len(summaries)) for name in shard_files(number)}
     for name in storage.names(directory):
         if name.startswith("shard-") and name not in ours:
@@ -216,6 +223,15 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     }
     storage.write(directory, MANIFEST, _text(manifest))
     return manifest
+
+
+def _check_kept(pairs: int, dropped: Mapping[str, int]) -> None:
+    if not pairs:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+        raise BadInput(
+            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
+            "the text and the length limit"
+        )
 
 
 def fetch_split(address: str, directory: Path) -> None:
@@ -259,7 +275,7 @@ def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
 
 
 def _encoded(
-    pairs: list[Pair], vocabulary: Vocabulary, max_length: int
+    pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
     """Return (ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
     ids, lengths = vocabulary.encode_flat(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import sys
 from array import array
@@ -32,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sentencepiece
 
-from pipelines import regular_file
+from pipelines import regular_file, storage
 from pipelines.errors import BadInput
 from pipelines.word_counts import word_counts
 
@@ -186,13 +185,10 @@ class Vocabulary:
 
         Each file appears whole or not at all; the model is written last.
         """
-        (directory := Path(directory)).mkdir(parents=True, exist_ok=True)
         piece, score = self._processor.id_to_piece, self._processor.get_score
         listing = "".join(f"{piece(i)}\t{score(i):g}\n" for i in range(self.size))
-        for name, content in ((_LISTING, listing.encode()), (_MODEL, self._model)):
-            temporary = directory / f".{name}.{os.getpid()}"
-            temporary.write_bytes(content)
-            os.replace(temporary, directory / name)
+        storage.write(str(directory), _LISTING, listing.encode())
+        storage.write(str(directory), _MODEL, self._model)
 
     @property
     def size(self) -> int:

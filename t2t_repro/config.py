@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from pipelines import storage
 from pipelines.errors import BadInput
 from t2t_repro.settings import from_text, nearest, setting, setting_value
 
@@ -352,7 +353,8 @@ def save(config: Config, path: Path) -> None:
     """Write the whole resolved configuration as YAML that `load` reads."""
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in flat(config).items()}
     head = {"problem": config.problem, "variant": config.variant}
-    path.write_text(yaml.safe_dump(head | plain, sort_keys=False), encoding="utf-8")
+    text = yaml.safe_dump(head | plain, sort_keys=False)
+    storage.write(str(path.parent), path.name, text.encode())
 
 
 def load(path: Path) -> Config:

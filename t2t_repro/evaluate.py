@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from pipelines.sources import text_files
 from t2t_repro import cli, config, tensorflow_log
 from t2t_repro.paper import table2, table4
 from t2t_repro.workdir import Workdir
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.problems import Scores
 
 # Settings for text that has moved since training, and for scoring files.
 _DATA = (
@@ -59,6 +64,15 @@ def main() -> None:
         scores = _score_files(given)
     else:
         raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
+    try:
+        _print(given, scores)
+        sys.stdout.flush()
+    finally:  # the scores are printed if the disk is full, and written if stdout was closed
+        if given.workdir is not None:
+            Workdir(given.workdir).add_result(given.split, scores)
+
+
+def _print(given: argparse.Namespace, scores: "Scores") -> None:
     if given.json:
         print(json.dumps(scores))
     elif given.table:
@@ -71,14 +85,14 @@ def main() -> None:
             print(f"{name:{width}}  {shown}")
 
 
-def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> Iterator[str]:
+def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
     workdir = Workdir(given.workdir)
     if given.table == "table4":
         return table4.listing(workdir.config(), scores)
     return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
 
 
-def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
+def _score_run(given: argparse.Namespace) -> "Scores":
     settings, workdir = cli.settings(given), Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
     tensorflow_log.quiet()
@@ -87,7 +101,7 @@ def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
     return reports.evaluate(experiment.restore(workdir, settings), given.split)
 
 
-def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:
+def _score_files(given: argparse.Namespace) -> "Scores":
     settings = config.resolve(given.problem, overrides=cli.settings(given))
     from t2t_repro.problems import PROBLEMS
 

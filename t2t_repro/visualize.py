@@ -4,6 +4,7 @@ import argparse
 import typing
 from pathlib import Path
 
+from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro import cli, config, tensorflow_log
@@ -76,11 +77,12 @@ def main() -> None:
     figure = _figure(run, given.sentence, given.target)
     view = figure.view(given.kind, given.layer, given.heads, given.word)
     if given.output.suffix == ".html":
-        given.output.write_text(figure.html(view, _described(run.config)), encoding="utf-8")
+        content = figure.html(view, _described(run.config)).encode()
     else:
         from t2t_repro.paper.attention_picture import picture
 
-        given.output.write_bytes(picture(figure, view))
+        content = picture(figure, view)
+    storage.write(str(given.output.parent), given.output.name, content)
     print(figure.translation)
 
 

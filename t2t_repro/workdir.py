@@ -13,14 +13,13 @@ start that fails leaves no run.
 """
 
 import json
-import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines import json_object, regular_file
+from pipelines import json_object, regular_file, storage
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro.config import Config
@@ -93,7 +92,7 @@ class Workdir:
 
     def save_config(self, config: Config) -> None:
         """Write config.yaml; from then on the directory holds a run and its vocabulary is final."""
-        _write(self.config_file, lambda file: configs.save(config, file))
+        configs.save(config, self.config_file)
 
     def results(self) -> dict[str, Any]:
         """Return results.json, empty if there is none; raise BadInput if it is damaged."""
@@ -114,7 +113,7 @@ class Workdir:
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
         text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
-        _write(self.results_file, lambda file: file.write_text(text, encoding="utf-8"))
+        storage.write(str(self.path), self.results_file.name, text.encode())
 
     def _override(self, saved: Config, overrides: Mapping[str, Any]) -> Config:
         """Replace settings of the run; raise BadInput if one may not change."""
@@ -135,14 +134,6 @@ class Workdir:
                 f"{self.path}: cannot be written to ({error.strerror}); wanted a directory for the "
                 "run, new or of an earlier one: give another --workdir"
             ) from None
-
-
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a temporary file, which then replaces `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    os.replace(temporary, path)
 
 
 def _is_object(value: Any) -> bool:

@@ -4,6 +4,7 @@ Most commands run in this process, because importing TensorFlow takes seconds; t
 real processes.
 """
 
+import errno
 import os
 import shutil
 import subprocess
@@ -308,6 +309,39 @@ def test_training_does_not_start_anew_over_checkpoints(refusal, run):
     before = files(run)
     assert "config.yaml: missing, beside checkpoints" in refusal("train", f"--workdir={run}")
     assert files(run) == before
+
+
+# Full disks, see tests/pipelines/test_storage.py for the way in which files are written
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_a_full_disk_does_not_cost_the_scores(capsys, run, full_disk):
+    (run / "results.json").write_text('{"dev": {"sacrebleu": 1.5}}')
+    before = files(run)
+    capsys.readouterr()
+    assert commands.call("evaluate", f"--workdir={run}") == 2
+    stdout, stderr = capsys.readouterr()
+    assert {"sacrebleu", "perplexity"} <= {line.split()[0] for line in stdout.splitlines()}
+    message = f"error: {run}/results.json: cannot be written (No space left on device)"
+    assert message in stderr.splitlines()[-1]
+    assert files(run) == before
+
+
+def test_a_full_disk_does_not_cost_the_old_page(refusal, run, tmp_path, full_disk):
+    (page := tmp_path / "page.html").write_text("old")
+    message = refusal(
+        "visualize", f"--workdir={run}", "--sentence=The house is old.", f"--output={page}"
+    )
+    assert f"{page}: cannot be written (No space left on device)" in message
+    assert page.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "run"]
 
 
 # Exports

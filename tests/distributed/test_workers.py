@@ -255,7 +255,7 @@ from t2t_repro.distributed.strategy import default_strategy
 
 strategy = default_strategy()
 import tensorflow as tf
-from t2t_repro.training.trainer import own_rows
+from t2t_repro.training.rows import own_rows
 
 cluster = Cluster(strategy)
 batches = [np.arange(rows * 2).reshape(rows, 2) + 100 * rows for rows in (1, 2, 7)]

@@ -17,6 +17,7 @@ import tensorflow as tf
 from matplotlib.colors import to_rgb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pipelines.encode import encode_in_memory
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
@@ -318,7 +319,8 @@ def test_mistakes_are_told_in_one_line(call, tmp_path, monkeypatch, flags, messa
 def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {"eval_sentences": 3})
     before = [variable.numpy() for variable in run.model.variables]
-    dev = run.corpus.held_out("dev", tmp_path / "prepared")
+    pairs = list(islice(run.problem.examples("dev", run.config), 100))
+    dev = encode_in_memory(pairs, run.vocabulary, 100)
     trainer = Trainer(run.model, run.config.train, run.strategy)
     validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, tmp_path)
     short = {"source": "The house is old.", "target": "Das Haus ist alt."}

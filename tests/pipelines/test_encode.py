@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from paths import ROOT
 
 from pipelines import encode, storage
@@ -484,18 +483,6 @@ def test_old_summary_does_not_cover_new_files(tmp_path, vocabulary, monkeypatch)
     assert sentences(prepared, 0) == vocabulary.encode([pair["source"] for pair in PAIRS])
 
 
-def test_full_disk_leaves_no_half_written_file(tmp_path, vocabulary, monkeypatch):
-    def disk_full(path, content):
-        with open(path, "wb") as file:
-            file.write(content[: len(content) // 2])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", disk_full)
-    with pytest.raises(OSError, match="No space left"):
-        made(PAIRS, vocabulary, 99, tmp_path / "train")
-    assert not list((tmp_path / "train").iterdir())
-
-
 # At an address for tf.io.gfile
 
 
@@ -578,27 +565,6 @@ def test_shard_that_is_cut_short_at_an_address(tmp_path, vocabulary):
     truncate(tmp_path / "far/shard-00000.ids.npy")
     with pytest.raises(BadInput, match=r"far/shard-00000\.ids\.npy: damaged \(missing"):
         fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
-
-
-@pytest.mark.parametrize("scheme", ["ram://far", "file://{folder}", "{folder}"])
-def test_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, scheme):
-    directory = scheme.format(folder=tmp_path) + "/x"
-    assert storage.size(directory, "f") == -1
-    storage.write(directory, "f", b"first")
-    storage.write(directory, "f", b"second")
-    assert storage.read(directory, "f") == b"second"
-
-    def killed(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tf.io.gfile, "rename", killed)
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        storage.write(directory, "f", b"third")
-    assert storage.read(directory, "f") == b"second"
-    monkeypatch.undo()
-    storage.remove(directory, "f")
-    assert storage.read(directory, "f") is None
 
 
 def test_nothing_to_fetch(tmp_path):
