@@ -62,6 +62,16 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MOST
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number from 0 on, neither infinite nor NaN."""
+    return type(value) in (int, float) and 0 <= value < 1e300
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is a line of text that can be printed."""
+    return isinstance(value, str) and value.isprintable() and len(value) <= 200
+
+
 def is_fingerprint(value: Any) -> bool:
     """Return whether a value is a checksum or fingerprint in hexadecimal."""
     return isinstance(value, str) and _FINGERPRINT.fullmatch(value) is not None
