@@ -28,6 +28,7 @@ from pipelines.shard_files import (
     MANIFEST,
     Damaged,
     checksum,
+    describes,
     npy,
     parse_manifest,
     parse_summary,
@@ -159,18 +160,17 @@ def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directo
     the checksums of its files. Summaries of earlier versions have none; their shards are made anew.
     """
     number, pairs = block
-    ids_file, lengths_file, summary_file = shard_files(number)
+    *names, summary_file = shard_files(number)
     wanted = _wanted(vocabulary, max_length) | {"text": block_fingerprint(pairs)}
     wanted |= {"number": number, "read": len(pairs)}
     found = _parsed(parse_summary, storage.read(directory, summary_file))
     if wanted.items() <= found.items():
-        contents = [storage.read(directory, name) or b"" for name in (ids_file, lengths_file)]
-        if [checksum(content) for content in contents] == found["checksums"]:
+        if describes(found, *(storage.read(directory, name) or b"" for name in names)):
             return found
-        print(f"{directory}/{ids_file[:-8]}: damaged; it is made again", file=sys.stderr)
+        print(f"{directory}/{summary_file[:-5]}: damaged; it is made again", file=sys.stderr)
     ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
     storage.remove(directory, summary_file)  # until the files that it describes are written
-    files = {ids_file: npy(ids), lengths_file: npy(lengths)}
+    files = dict(zip(names, (npy(ids), npy(lengths)), strict=True))
     for name, content in files.items():
         storage.write(directory, name, content)
     summary = wanted | {

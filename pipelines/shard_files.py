@@ -108,6 +108,23 @@ def parse_summary(content: bytes) -> Values:
     return found
 
 
+def describes(summary: Values, ids: bytes, lengths: bytes) -> bool:
+    """Return whether a summary is that of a shard with these contents of its two files."""
+    if [checksum(ids), checksum(lengths)] != summary["checksums"]:
+        return False
+    try:
+        dtype, shape, offset = _layout("lengths", lengths[:_LONGEST_HEADER], len(lengths))
+    except Damaged:
+        return False
+    pairs = np.frombuffer(lengths, dtype, offset=offset).reshape(shape)
+    if pairs.ndim != 2:
+        return False
+    source, target = pairs.sum(0, dtype=np.int64).tolist()
+    counts = {"pairs": len(pairs), "source_tokens": source, "target_tokens": target}
+    counts |= {"read": len(pairs) + sum(summary["dropped"].values())}
+    return (counts | {"bytes": [len(ids), len(lengths)]}).items() <= summary.items()
+
+
 def _are_reasons(value: Any) -> bool:
     """Return whether a value is {why pairs were dropped: how many}."""
     return (
@@ -180,7 +197,7 @@ def _read_array(path: Path, size: int, wanted: str | None) -> tuple[np.ndarray, 
         raise _unreadable(path, error) from None
 
 
-def _layout(path: Path, start: bytes, size: int) -> tuple[np.dtype, tuple[int, ...], int]:
+def _layout(path: str | Path, start: bytes, size: int) -> tuple[np.dtype, tuple[int, ...], int]:
     """Return an array's type and shape, and its place in the file, given the file's start."""
     if not (header := _HEADER.match(start)):
         raise Damaged(path, "not an array of ids or lengths in NumPy's format")
