@@ -20,6 +20,7 @@ from t2t_repro import config as configs
 from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
+from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
 from t2t_repro.training.checkpoints import average_last
@@ -126,6 +127,12 @@ def _assemble(
             raise BadInput(
                 f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
             )
+        if config.decode.beam_size > vocabulary.size:
+            raise BadInput(
+                f"beam_size: wanted at most the vocabulary's {vocabulary.size}, got "
+                f"{config.decode.beam_size}"
+            )
+        flops.check_size(config.model, rows)
         model = Transformer(config.model, rows, config.train.precision)
     return Experiment(config, workdir, corpus, vocabulary, model, strategy)
 

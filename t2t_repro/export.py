@@ -25,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="directory of the export; each version is a folder in it",
     )
-    flags.add_argument("--version", type=int, default=1, help="number and folder of this version")
+    # TensorFlow Serving holds it in 64 bits.
+    cli.add_number(flags, "--version", 1, "number and folder of this version", 0, 2**63 - 1)
     flags.add_argument(
         "--format", choices=list(WEIGHTS), default="saved_model", help="format of the export"
     )
@@ -71,8 +72,6 @@ def main() -> None:
 
 def _check(given: argparse.Namespace, directory: Path) -> None:
     """Raise BadInput for flags that do not go together, or a directory that exists."""
-    if given.version < 0:
-        raise BadInput(f"--version={given.version}: wanted a whole number from 0")
     if given.weights not in WEIGHTS[given.format]:
         raise BadInput(
             f"--weights={given.weights}: --format={given.format} holds "

@@ -7,7 +7,6 @@ import argparse
 import sys
 
 from t2t_repro import cli, tensorflow_log
-from t2t_repro.paper import table3
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +35,8 @@ def main() -> None:
 
 
 def _list_variants(run: cli.Run) -> None:
+    from t2t_repro.paper import table3
+
     problem = run.problem or "wmt14_ende"  # the paper's problem
     print(table3.heading(problem), file=sys.stderr)
     for line in table3.listing(problem, run.overrides):

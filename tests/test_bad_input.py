@@ -132,6 +132,15 @@ def files(directory):
         ),
         ("translate", "--saved_model=x --beam_size=2", "an export has its decode settings in it"),
         ("export", "--workdir=x", "--export_dir"),
+        ("export", "--workdir=x --export_dir=", "--export_dir: the value is empty"),
+        ("export", "--workdir=x --export_dir=y --version=-1", "--version: wanted a whole number"),
+        ("evaluate", "--workdir=", "--workdir: the value is empty"),
+        ("visualize", "--workdir=x --output= --sentence=y", "--output: the value is empty"),
+        ("visualize", "--workdir=x --output=y.png --sentence=y --layer=0", "from 1 to 1,000"),
+        ("visualize", "--workdir=x --output=y.png --sentence=y --heads=99999", "from 1 to 1,024"),
+        ("translate", "--workdir=x --nbest=99999999999999", "from 1 to 1,000, got"),
+        ("serve", "--export_dir=", "--export_dir: the value is empty"),
+        ("prepare", "--beam_pipeline_options=", "--beam_pipeline_options: the value is empty"),
     ],
 )
 def test_flags(refusal, tmp_path, monkeypatch, name, flags, expected):
@@ -290,6 +299,27 @@ def test_a_damaged_run(refusal, run, name, spoil, expected):
     before = files(run)
     assert expected in refusal(name, f"--workdir={run}")
     assert files(run) == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", ["train", "translate"])
+def test_something_else_in_the_place_of_a_configuration(refusal, run, name, make):
+    (run / "config.yaml").unlink()
+    make(run / "config.yaml")
+    message = refusal(name, f"--workdir={run}")
+    assert f"{run / 'config.yaml'}: wanted a file, found a directory or a device" in message
+
+
+@pytest.mark.parametrize("content", ["a: &a [*a]\n", f"a: {'[' * 3000}", "null: 1\n", "!!int a"])
+def test_yaml_that_no_command_writes(refusal, run, content):
+    (run / "config.yaml").write_text(content)
+    assert f"{run / 'config.yaml'}: " in refusal("translate", f"--workdir={run}")
+
+
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
+def test_a_beam_wider_than_the_vocabulary(refusal, run, name):
+    message = refusal(name, f"--workdir={run}", "--beam_size=401")
+    assert "beam_size: wanted at most the vocabulary's 400, got 401" in message
 
 
 # The commands that read checkpoints, with the flags that they need.

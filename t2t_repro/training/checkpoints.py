@@ -136,21 +136,37 @@ def average_last(
     """
     weights, files = _by_name(model), CheckpointFiles(directory)
     search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
-    total = [np.zeros(variable.shape, np.float64) for variable in model.trainable_variables]
-    steps = []
-    for step in islice(search.restored(), last):
-        for sum_, variable in zip(total, model.trainable_variables, strict=True):
-            sum_ += variable.numpy()
-        steps.append(step)
+    steps = list(islice(search.restored(), last))
     if not steps:
         raise BadInput(
             f"{directory}: no checkpoint in it yet; train first, with the same --workdir"
         )
-    for sum_, variable in zip(total, model.trainable_variables, strict=True):
-        variable.assign(sum_ / len(steps))
+    if len(steps) > 1:
+        _set_to_mean(weights, [files.path(step) for step in steps])
     for warning in search.warnings(steps):
         print(warning, file=sys.stderr)
     return tuple(files.path(step).name for step in reversed(steps))
+
+
+def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None:
+    """Set each weight to its mean over checkpoints, summed in float64.
+
+    One weight after another is read: the sums of all weights of big would take 1.7 GB.
+    """
+    try:
+        readers = [tf.train.load_checkpoint(str(path)) for path in paths]
+        for name, variable in weights.items():
+            key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+            mean = np.zeros(variable.shape, np.float64)
+            for reader in readers:
+                mean += reader.get_tensor(key)
+            mean /= len(readers)
+            variable.assign(mean)
+    except (tf.errors.OpError, RuntimeError) as error:  # they were good a moment ago
+        raise BadInput(
+            f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
+            f"({_first_line(error)[:-1]}); run the same command again"
+        ) from None
 
 
 def last_step(directory: Path) -> int:
