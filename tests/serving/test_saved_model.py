@@ -448,10 +448,9 @@ def of_text(outputs, dtype=tf.string, name="text"):
 
     @tf.function(input_signature=[tf.TensorSpec([None], dtype, name)])
     def function(text):
-        size = tf.shape(text)[:1]
-        shapes = {rank: tf.concat([size, tf.ones(rank - 1, tf.int32)], 0) for rank in (1, 2)}
+        size = tf.shape(text)[0]
         return {
-            key: tf.fill(shapes[rank], "" if kind == tf.string else tf.cast(0, kind))
+            key: tf.fill([size] * rank, "" if kind == tf.string else tf.cast(0, kind))
             for key, (kind, rank) in outputs.items()
         }
 
