@@ -55,7 +55,7 @@ def log_probabilities(model, source, target):
 def test_step_returns_sums_over_the_tokens(tiny):
     model = tiny(dropout=0.0)
     expected = log_probabilities(model, SOURCE, TARGET)
-    smoothed, unsmoothed, tokens = step(model)
+    smoothed, unsmoothed, tokens, _ = step(model)
     assert tokens == 5
     assert unsmoothed == pytest.approx(-expected.sum(), rel=1e-5)
     assert smoothed != pytest.approx(unsmoothed, rel=1e-3)
