@@ -9,12 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
+import re
+import shutil
+import socket
+import time
 import typing
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines import regular_file
 from pipelines.errors import BadInput
+
+_UNFINISHED = re.compile(r"\..+\.unfinished-(?P<host>.*)-(?P<pid>\d{1,9})")
+_LARGEST = 1 << 30  # bytes of a file that is read whole; a shard of WMT14 has 16 million
+_ABANDONED = 24 * 3600  # seconds after which a file of another host's process counts as left over
 
 
 def is_address(path: str) -> bool:
@@ -23,19 +32,16 @@ def is_address(path: str) -> bool:
 
 
 def write(directory: str, name: str, content: bytes) -> None:
-    """Write a file, creating its directory if needed; the file appears whole or not at all."""
-    path, unfinished = (
-        posixpath.join(directory, name),
-        posixpath.join(directory, f".{name}.{uuid.uuid4().hex}"),
-    )
+    """Write a file, creating its directory if needed; the file appears whole or not at all.
+
+    Raises:
+        BadInput: The file cannot be written. What it held before is still there.
+    """
+    path = posixpath.join(directory, name)
     if not is_address(directory):
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        try:
-            Path(unfinished).write_bytes(content)
-            os.replace(unfinished, path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+        _write_here(Path(path).resolve(), content)  # through a link, which stays
         return
+    unfinished = posixpath.join(directory, f".{name}.{uuid.uuid4().hex}")
     with _gfile(directory) as gfile:
         gfile.makedirs(directory)
         with gfile.GFile(unfinished, "wb") as file:
@@ -43,11 +49,74 @@ def write(directory: str, name: str, content: bytes) -> None:
         gfile.rename(unfinished, path, overwrite=True)
 
 
+def _write_here(path: Path, content: bytes) -> None:
+    unfinished = path.with_name(unfinished_name(path.name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        clear_unfinished(path.parent)
+        try:
+            with unfinished.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut could leave the new name without content
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
+            "make room, or make the directory writable, and run the same command again"
+        ) from None
+
+
+def unfinished_name(name: str) -> str:
+    """Return the name under which this process fills a file or directory, before it is renamed."""
+    return f".{name}.unfinished-{socket.gethostname()}-{os.getpid()}"
+
+
+def clear_unfinished(directory: Path) -> None:
+    """Delete the unfinished files and directories that killed processes have left in a directory.
+
+    A process of another host cannot be asked whether it lives; what it left is deleted after a day.
+    """
+    for name in os.listdir(directory):
+        if (found := _UNFINISHED.fullmatch(name)) and _is_abandoned(
+            directory / name, **found.groupdict()
+        ):
+            shutil.rmtree(directory / name, ignore_errors=True)  # does nothing to a file
+            with contextlib.suppress(OSError):
+                (directory / name).unlink(missing_ok=True)
+
+
+def _is_abandoned(path: Path, host: str, pid: str) -> bool:
+    """Return whether the process that was filling `path` is dead."""
+    with contextlib.suppress(OSError):  # another process may clear it at the same moment
+        if host != socket.gethostname():
+            return time.time() - path.stat().st_mtime > _ABANDONED
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+    return False
+
+
 def read(directory: str, name: str) -> bytes | None:
-    """Return a file's content, or None if there is no such file."""
+    """Return a file's content, or None if there is no such file.
+
+    Raises:
+        BadInput: The file cannot be read, or a pipe, a device or a directory is in its place.
+    """
     path = posixpath.join(directory, name)
     if not is_address(directory):
-        return Path(path).read_bytes() if Path(path).exists() else None
+        try:
+            return regular_file.read(path, _LARGEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise BadInput(
+                f"{path}: cannot be read ({error.strerror or error}); check the disk and the "
+                "permissions, or copy the file again"
+            ) from None
     with _gfile(directory) as gfile:
         if not gfile.exists(path):
             return None

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,9 @@ from pipelines.sources import text_files
 from t2t_repro import cli, config, tensorflow_log
 from t2t_repro.paper import table2, table4
 from t2t_repro.workdir import Workdir
+
+if typing.TYPE_CHECKING:
+    from t2t_repro.problems import Scores
 
 # Settings for text that has moved since training, and for scoring files.
 _DATA = (
@@ -42,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
             const=table,
             help=f"{content}: print the paper's Table {table[-1]} with the run's row below",
         )
+    cli.add_strict(flags)
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["decode"], *_DATA)
     return flags
@@ -55,10 +61,19 @@ def main() -> None:
         raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
     if given.workdir is not None and not any(files):
         scores = _score_run(given)
-    elif given.workdir is None and all(files):
+    elif given.workdir is None and all(files) and not given.strict:
         scores = _score_files(given)
     else:
         raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
+    try:
+        _print(given, scores)
+        sys.stdout.flush()
+    finally:  # the scores are printed if the disk is full, and written if stdout was closed
+        if given.workdir is not None:
+            Workdir(given.workdir).add_result(given.split, scores)
+
+
+def _print(given: argparse.Namespace, scores: "Scores") -> None:
     if given.json:
         print(json.dumps(scores))
     elif given.table:
@@ -71,23 +86,24 @@ def main() -> None:
             print(f"{name:{width}}  {shown}")
 
 
-def _table(given: argparse.Namespace, scores: dict[str, float | str | int]) -> Iterator[str]:
+def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
     workdir = Workdir(given.workdir)
     if given.table == "table4":
         return table4.listing(workdir.config(), scores)
     return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
 
 
-def _score_run(given: argparse.Namespace) -> dict[str, float | str | int]:
+def _score_run(given: argparse.Namespace) -> "Scores":
     settings, workdir = cli.settings(given), Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
     tensorflow_log.quiet()
     from t2t_repro import experiment, reports
 
-    return reports.evaluate(experiment.restore(workdir, settings), given.split)
+    run = experiment.restore(workdir, settings, given.strict)
+    return reports.evaluate(run, given.split)
 
 
-def _score_files(given: argparse.Namespace) -> dict[str, float | str | int]:
+def _score_files(given: argparse.Namespace) -> "Scores":
     settings = config.resolve(given.problem, overrides=cli.settings(given))
     from t2t_repro.problems import PROBLEMS
 

@@ -31,11 +31,19 @@ def parser() -> argparse.ArgumentParser:
         "--litert", type=Path, help="instead: an export for LiteRT, or one version of it"
     )
     flags.add_argument(
+        "--verify",
+        action="store_true",
+        help="first compare all files of the export with the SHA-256 in its settings.json",
+    )
+    cli.add_number(
+        flags,
         "--nbest",
-        type=int,
+        None,
+        "N output lines for every input line instead of one: the N best translations, best first, "
+        "blank where the search found fewer; at most --beam_size",
+        1,
+        1_000,
         metavar="N",
-        help="N output lines for every input line instead of one: the N best translations, best "
-        "first, blank where the search found fewer; at most --beam_size",
     )
     flags.add_argument(
         "--score",
@@ -45,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -58,8 +67,10 @@ def main() -> None:
         raise BadInput("wanted one of --workdir, --saved_model and --litert")
     if settings and not given.workdir:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
-    if given.nbest is not None and given.nbest < 1:
-        raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
+    if given.verify and given.workdir:
+        raise BadInput("--verify: an export's files have digests; wanted --saved_model or --litert")
+    if given.strict and not given.workdir:
+        raise BadInput("--strict: an export has no checkpoints; leave it out")
     if given.workdir:
         run = Workdir(given.workdir).config(settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
@@ -101,6 +112,8 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
     from t2t_repro.serving import exports
 
     n_best = given.nbest or 1
+    if given.verify:
+        exports.verify(given.saved_model or given.litert)
     if given.litert:  # needs no TensorFlow
         return exports.litert(given.litert, n_best)
     tensorflow_log.quiet()
@@ -108,7 +121,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
         return exports.saved_model(given.saved_model, n_best)
     from t2t_repro import experiment
 
-    run = experiment.restore(Workdir(given.workdir), settings)
+    run = experiment.restore(Workdir(given.workdir), settings, given.strict)
     return run.translator(postprocess=True).lines(n_best)
 
 

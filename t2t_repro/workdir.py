@@ -8,22 +8,25 @@
     nonfinite/          batches of skipped steps, see `training.skipped_steps`
     events.out.*        TensorBoard
     results.json        scores by split, and under "cost" the cost of training
+    .lock               locked while a command trains or prepares the run, see `lock`
 
 A directory with a config.yaml holds a run. The file is written once all text has been read, so a
 start that fails leaves no run.
 """
 
 import json
-import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pipelines import json_object, regular_file, storage
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro.config import Config
+from t2t_repro.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Workdir:
     """The work directory at `path`, which need not exist yet."""
 
     path: Path
+    lock: Lock | None = None  # of a command that trains or prepares, see `locked`
 
     @property
     def config_file(self) -> Path:
@@ -51,6 +55,34 @@ class Workdir:
     def holds_run(self) -> bool:
         """Whether the directory holds a run: all text of its first start has been read."""
         return self.config_file.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator["Workdir"]:
+        """Make the directory if needed, and lock it until the context ends.
+
+        Returns:
+            The work directory, which from now on notices that it has vanished.
+
+        Raises:
+            BadInput: it cannot be written to, or another command trains or prepares there.
+        """
+        self._check_writable()
+        with Lock(self.path) as lock:
+            yield replace(self, lock=lock)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the run is still there, in the directory that was locked if one was."""
+        return self.holds_run and (self.lock is None or self.lock.is_in_place)
+
+    def check_in_place(self) -> None:
+        """Raise BadInput if the run is no longer there."""
+        if not self.is_in_place:
+            raise BadInput(
+                f"{self.path}: deleted, moved or replaced while it was in use, so nothing more is "
+                "saved; bring it back and run the same command again, which resumes from its last "
+                "checkpoint"
+            )
 
     def config(self, overrides: Mapping[str, Any] | None = None) -> Config:
         """Return the run's configuration, with settings replaced that a run may change.
@@ -93,22 +125,29 @@ class Workdir:
 
     def save_config(self, config: Config) -> None:
         """Write config.yaml; from then on the directory holds a run and its vocabulary is final."""
-        _write(self.config_file, lambda file: configs.save(config, file))
+        configs.save(config, self.config_file)
 
     def results(self) -> dict[str, Any]:
         """Return results.json, empty if there is none; raise BadInput if it is damaged."""
         path = self.results_file
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError:
+            found = json_object.parse(regular_file.read(path, json_object.MOST_BYTES))
+            json_object.check(found, dict.fromkeys(found, _is_object))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"damaged, {error}"
             raise BadInput(
-                f"{path}: damaged, no JSON; move it away and run the same command again"
+                f"{path}: {reason}; wanted scores as `evaluate` writes them: move it away and run "
+                "the same command again"
             ) from None
+        return found
 
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
+        self.check_in_place()
         text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
-        _write(self.results_file, lambda file: file.write_text(text, encoding="utf-8"))
+        storage.write(str(self.path), self.results_file.name, text.encode())
 
     def _override(self, saved: Config, overrides: Mapping[str, Any]) -> Config:
         """Replace settings of the run; raise BadInput if one may not change."""
@@ -131,9 +170,5 @@ class Workdir:
             ) from None
 
 
-def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let `write` fill a temporary file, which then replaces `path` in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    write(temporary)
-    os.replace(temporary, path)
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)

@@ -4,19 +4,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 
 import tensorflow as tf
 from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.shards import EncodedSplit
-from t2t_repro.config import Config
+from t2t_repro.config import Config, Data
 from t2t_repro.decoding.translator import Translator, translate_lines
 from t2t_repro.distributed.cluster import Cluster
 from t2t_repro.paper.attention_figure import attention_figure
 from t2t_repro.problems import Problem, Scores
+from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
 _SAMPLES = 5  # translations shown as text in TensorBoard
 _DRAWN_PIECES = 40  # limit on each side of the pair whose attention is drawn
@@ -30,10 +31,10 @@ class DevScores:
     Args:
         config: The run's configuration.
         problem: The run's problem.
-        trainer: Computes the perplexity.
+        trainer: Its model is scored, on its replicas and in its micro-batches.
         translator: Translates the first `eval_sentences` dev sentences.
         dev: The dev pairs as ids; perplexity is over all of them.
-        workdir: The directory of the event file.
+        workdir: The work directory, which gets the event file.
     """
 
     def __init__(
@@ -43,10 +44,11 @@ class DevScores:
         trainer: Trainer,
         translator: Translator,
         dev: EncodedSplit,
-        workdir: Path,
+        workdir: Workdir,
     ):
         self.config, self.problem = config, problem
-        self.trainer, self.translator, self.dev = trainer, translator, dev
+        self.model, self.translator, self.dev = trainer.model, translator, dev
+        self.perplexity = Perplexity(trainer.model, trainer.strategy, trainer.micro_batches)
         self.is_chief = Cluster(trainer.strategy).is_chief
         examples = problem.examples("dev", config) if self.is_chief else ()
         self.pairs = list(islice(examples, config.train.eval_sentences))
@@ -55,7 +57,7 @@ class DevScores:
     @cached_property
     def writer(self) -> tf.summary.SummaryWriter:
         """The writer of the event file, which is created by the first thing to write."""
-        return tf.summary.create_file_writer(str(self.workdir))
+        return tf.summary.create_file_writer(str(self.workdir.path))
 
     @cached_property
     def drawn(self) -> list[list[int]] | None:
@@ -63,7 +65,7 @@ class DevScores:
 
         None if there is no such pair, or no attention weights to draw.
         """
-        if not self.trainer.model.has_attention_weights:
+        if not self.model.has_attention_weights:
             return None
         for pair in self.pairs:
             both = self.translator.vocabulary.encode([pair["source"], pair["target"]])
@@ -80,8 +82,8 @@ class DevScores:
 
         All of them use the current weights, without averaging.
         """
-        batches = each_pair_once(self.dev, self.config)
-        values = {"dev/perplexity": self.trainer.perplexity(batches)}
+        batches = each_pair_once(self.dev, self.config.data)
+        values = {"dev/perplexity": self.perplexity.of(batches)}
         if not self.is_chief:
             return  # the next step waits for the chief
         if self.pairs:
@@ -106,13 +108,14 @@ class DevScores:
         """Draw the cross-attention of all heads, which shows how an alignment is learnt."""
         from t2t_repro.paper.attention_picture import picture  # imports matplotlib: half a second
 
-        figure = attention_figure(self.trainer.model, self.translator.vocabulary, source, target)
+        figure = attention_figure(self.model, self.translator.vocabulary, source, target)
         image = tf.io.decode_png(picture(figure, figure.view("cross"), dpi=90))
         with self.writer.as_default(step):
             tf.summary.image("dev/attention", image[None])
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        if not self.is_chief:
+        # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
+        if not self.is_chief or not self.workdir.is_in_place:
             return
         with self.writer.as_default(step):
             for name, value in values.items():
@@ -129,9 +132,8 @@ def score_pairs(
     return problem.score(hypotheses, references, config, sources), hypotheses
 
 
-def each_pair_once(split: EncodedSplit, config: Config) -> tf.data.Dataset:
-    """Return every pair of a split once, in batches of the training size."""
-    data = config.data
+def each_pair_once(split: EncodedSplit, data: Data) -> tf.data.Dataset:
+    """Return every pair of a split once, in batches of `tokens_per_batch`."""
     batching = Batching(
         split,
         tokens_per_batch=data.tokens_per_batch,

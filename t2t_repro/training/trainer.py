@@ -11,18 +11,16 @@ of the whole batch, and all replicas of all workers do the same.
 """
 
 import functools
-from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from t2t_repro.config import Train
-from t2t_repro.model.attention import PAD
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
 from t2t_repro.training.loss import cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
+from t2t_repro.training.rows import own_rows, with_even_rows
 
 _BATCH = [tf.TensorSpec([None, None], tf.int32, name=side) for side in ("source", "target")]
 
@@ -74,7 +72,8 @@ class Trainer:
             update was skipped, the first three are 0 and the norm is infinite or NaN.
         """
         tokens = tf.math.count_nonzero(target, dtype=tf.float32)
-        source, target = self._even(source), self._even(target)
+        parts = self.strategy.num_replicas_in_sync * self.micro_batches
+        source, target = with_even_rows(source, parts), with_even_rows(target, parts)
 
         def update() -> tf.Tensor:
             gradients, sums = self._gradients(*self._own_rows(source, target, 0), tokens)
@@ -110,7 +109,7 @@ class Trainer:
     def _gradients_of(
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Compute the gradients of the loss of some rows, and the sums that `score` returns."""
+        """Compute the gradients of the loss of some rows, and the first three numbers of `step`."""
         with tf.GradientTape() as tape:
             logits = self.model(source, target, training=True)
             sums = cross_entropy(logits, target, self.label_smoothing)
@@ -119,43 +118,9 @@ class Trainer:
         # A learned table of positions has a sparse gradient, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 
-    @tf.function(input_signature=_BATCH)
-    def score(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Return the first three numbers of `step`, without dropout and without an update."""
-        source, target = self._even(source), self._even(target)
-
-        def sums() -> tf.Tensor:
-            total = tf.zeros(3)
-            for index in tf.range(self.micro_batches):
-                rows, targets = self._own_rows(source, target, index)
-                total += tf.stack(cross_entropy(self.model(rows, targets), targets))
-            return total
-
-        return self.strategy.reduce("SUM", self.strategy.run(sums), axis=None)
-
-    def _even(self, batch: tf.Tensor) -> tf.Tensor:
-        """Append empty rows to ids [b, n], so that all micro-batches have the same number of rows.
-
-        Otherwise XLA would compile a step for two numbers of rows.
-        """
-        missing = -tf.shape(batch)[0] % (self.strategy.num_replicas_in_sync * self.micro_batches)
-        return tf.pad(batch, [[0, missing], [0, 0]], constant_values=PAD)
-
     def _own_rows(
         self, source: tf.Tensor, target: tf.Tensor, index: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the rows of one of this replica's micro-batches."""
         count = self.micro_batches
         return own_rows(source, index, count), own_rows(target, index, count)
-
-    def perplexity(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
-        """Compute exp(cross-entropy per piece), without label smoothing, as in Table 3."""
-        _, unsmoothed, tokens = np.sum([self.score(*batch).numpy() for batch in batches], axis=0)
-        return float(np.exp(unsmoothed / tokens))
-
-
-def own_rows(batch: tf.Tensor, index: Any = 0, count: int = 1) -> tf.Tensor:
-    """Return this replica's micro-batch `index` of `count`: every (replicas * count)-th row."""
-    context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync
-    return batch[context.replica_id_in_sync_group + index * replicas :: replicas * count]

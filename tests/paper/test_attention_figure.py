@@ -17,6 +17,7 @@ import tensorflow as tf
 from matplotlib.colors import to_rgb
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pipelines.encode import encode_in_memory
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
@@ -318,9 +319,12 @@ def test_mistakes_are_told_in_one_line(call, tmp_path, monkeypatch, flags, messa
 def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {"eval_sentences": 3})
     before = [variable.numpy() for variable in run.model.variables]
-    dev = run.corpus.held_out("dev", tmp_path / "prepared")
+    pairs = list(islice(run.problem.examples("dev", run.config), 100))
+    dev = encode_in_memory(pairs, run.vocabulary, 100)
+    workdir = Workdir(tmp_path)
+    workdir.save_config(run.config)
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, tmp_path)
+    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, workdir)
     short = {"source": "The house is old.", "target": "Das Haus ist alt."}
     validation.pairs = [{"source": "long " * 50, "target": "lang"}, short, *validation.pairs]
     validation.validate(7)
@@ -344,7 +348,9 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
 def test_no_picture_where_all_pairs_are_long(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {})
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), None, tmp_path)
+    validation = DevScores(
+        run.config, run.problem, trainer, run.translator(), None, Workdir(tmp_path)
+    )
     assert validation.drawn is None
     validation.pairs = [{"source": "Ja.", "target": "long " * 50}]
     del validation.drawn

@@ -13,6 +13,7 @@ from paths import ROOT
 
 from t2t_repro.config import Model, Train
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
 
 SOURCE = np.array([[5, 6, 7, 1], [8, 9, 1, 0]], np.int32)
@@ -30,6 +31,10 @@ def tiny(build):
 
 def trainer_of(model, **settings):
     return Trainer(model, Train(**settings), tf.distribute.get_strategy())
+
+
+def perplexity_of(model):
+    return Perplexity(model, tf.distribute.get_strategy())
 
 
 def step(model, source=SOURCE, target=TARGET, **settings):
@@ -90,7 +95,8 @@ def test_label_smoothing_is_trained_on(tiny):
 def test_dropout_acts_in_training_and_not_in_scoring(tiny):
     trainer = trainer_of(tiny(dropout=0.5), learning_rate_scale=0.0)
     steps = {float(trainer.step(SOURCE, TARGET)[1]) for _ in range(3)}
-    scores = {float(trainer.score(SOURCE, TARGET)[1]) for _ in range(3)}
+    perplexity = perplexity_of(trainer.model)
+    scores = {float(perplexity.sums(SOURCE, TARGET)[0]) for _ in range(3)}
     assert (len(steps), len(scores)) == (3, 1)
 
 
@@ -119,10 +125,10 @@ def test_a_few_pairs_are_learnt_by_heart():
         Model(num_layers=1, d_model=32, d_ff=64, num_heads=2, d_k=16, d_v=16, dropout=0.0), rows=20
     )
     trainer = trainer_of(model, warmup_steps=50, label_smoothing=0.0)
-    assert trainer.perplexity([(SOURCE, TARGET)]) > 10
+    assert perplexity_of(trainer.model).of([(SOURCE, TARGET)]) > 10
     for _ in range(150):
         trainer.step(SOURCE, TARGET)
-    assert trainer.perplexity([(SOURCE, TARGET)]) < 1.1
+    assert perplexity_of(trainer.model).of([(SOURCE, TARGET)]) < 1.1
 
 
 # The norm of the gradient
@@ -195,14 +201,14 @@ def test_perplexity_is_per_token_over_all_batches_without_smoothing(tiny):
     model = tiny(dropout=0.5)
     batches = [(SOURCE, TARGET), (SOURCE[:1, 1:], np.array([[15, 16, 17, 18, 1]], np.int32))]
     expected = np.concatenate([log_probabilities(model, *batch) for batch in batches])
-    perplexity = trainer_of(model, label_smoothing=0.3).perplexity(batches)
+    perplexity = perplexity_of(model).of(batches)
     assert perplexity == pytest.approx(np.exp(-expected.mean()), rel=1e-5)
 
 
 def test_perplexity_changes_no_weight(tiny):
     model = tiny()
     before = weights(model)
-    trainer_of(model).perplexity([(SOURCE, TARGET)])
+    perplexity_of(model).of([(SOURCE, TARGET)])
     for start, after in zip(before, weights(model), strict=True):
         np.testing.assert_array_equal(start, after)
 
@@ -221,6 +227,7 @@ tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfigur
 from t2t_repro.training.checkpoints import Checkpoints, average_last
 from t2t_repro.config import Decode, Model, Train
 from t2t_repro.decoding.decoder import make_decoder
+from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.model.transformer import Transformer
 
@@ -272,6 +279,10 @@ kinds = {
     "two in 2 parts in bfloat16": lambda: build(two, 0.0, BFLOAT16, accumulate=2),
 }
 trainers = {name: kinds[name]() for name in sys.argv[2:]}
+perplexities = {
+    name: Perplexity(trainer.model, trainer.strategy, trainer.micro_batches)
+    for name, trainer in trainers.items()
+}
 same = {
     name: ("one in bfloat16" if "bfloat16" in name else "one") + ", clipped" * ("clip" in name)
     for name in trainers
@@ -285,7 +296,7 @@ for rows in (5, 1):
     before = {name: weights(trainer) for name, trainer in trainers.items()}
     for name, trainer in trainers.items():
         results[name][str(rows)] = {
-            "score": trainer.score(*batch).numpy().tolist(),
+            "score": perplexities[name].sums(*batch).numpy().tolist(),
             "sums": trainer.step(*batch).numpy().tolist(),
             "moved": largest(weights(trainer), before[name]),
             "difference": largest(weights(trainer), weights(trainers[same[name]])),
