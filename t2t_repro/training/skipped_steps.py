@@ -71,7 +71,7 @@ class SkippedSteps:
             storage.write(directory, f"step-{step}.npz", content.getvalue())
             for name in self._names()[:-_KEPT]:
                 storage.remove(directory, name)
-        except OSError as error:  # the training is worth more than this file
+        except (OSError, BadInput) as error:  # the training is worth more than this file
             self._say(f"its batch could not be written to {directory}: {error}")
 
     def _names(self) -> list[str]:
