@@ -47,8 +47,9 @@ class Tmpfs:
         subprocess.run(["mount", "-o", f"remount,{options}", self.folder], check=True)
 
     def close(self):
-        """Take the disk away, even from under a process that uses it."""
-        subprocess.run(["umount", "--lazy", self.folder], check=True)
+        """Take the disk away, even from under a process that uses it, if it is still there."""
+        if self.folder.is_mount():
+            subprocess.run(["umount", "--lazy", self.folder], check=True)
 
 
 class Quota:
@@ -203,14 +204,10 @@ VANISHING = {"deleted": _delete, "renamed": _rename, "unmounted": _unmount}
 
 def vanish(root, made, how, report):
     """Take the work directory away from a training run."""
-    what = f"{how} under train"
-    with contextlib.ExitStack() as stack:
-        small = stack.enter_context(disk(root, f"vanish {how}", made))
-        if how == "unmounted":
-            if isinstance(small, Quota):
-                return report.leave_out("vanishing directory", "mounting is not allowed here")
-            stack.pop_all()  # nothing is left to unmount
-        with report.attack("vanishing directory", what):
+    with disk(root, f"vanish {how}", made) as small:
+        if how == "unmounted" and isinstance(small, Quota):
+            return report.leave_out("vanishing directory", "mounting is not allowed here")
+        with report.attack("vanishing directory", f"{how} under train"):
             _vanish(small, VANISHING[how], root / f"elsewhere_{how}")
 
 
