@@ -1,23 +1,24 @@
 """Shared code of the commands: flags from hyperparameters, clear endings.
 
-Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything else.
+Exit status: 0 done; 2 bad usage or input, with one line on stderr; 1 anything else. The line
+has at most 500 characters.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import io
+import itertools
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelines.errors import BadInput
 from pipelines.storage import is_address
-from t2t_repro import config
-from t2t_repro.settings import nearest
+from t2t_repro import config, streams
+from t2t_repro.settings import help_text, is_text, nearest, shown
 from t2t_repro.workdir import Workdir
 
 GROUPS_SHOWN = {
@@ -42,18 +43,72 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any):
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
 
-    def parse_args(self, *args: Any, **kwargs: Any) -> Any:
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
         """Parse the arguments; an unknown flag raises a BadInput that names the nearest flag."""
-        namespace, unknown = self.parse_known_args(*args, **kwargs)
+        args = sys.argv[1:] if args is None else args
+        _check_words(args)
+        namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
             word = unknown[0].split("=")[0]
             known = [option for action in self._actions for option in action.option_strings]
             raise BadInput(f"unknown argument '{word}'{nearest(word, known)} (--help lists all)")
         return namespace
 
+    def print_help(self, file: Any = None) -> None:
+        """Print what --help shows; argparse's own method is silent about a full disk."""
+        print(self.format_help(), end="", file=file or sys.stdout)
+
     def error(self, message: str) -> NoReturn:
         """Raise BadInput, in place of argparse's usage and exit."""
         raise BadInput(message)
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """Raise BadInput for an empty value, as of an unset shell variable, or one that is no text."""
+    for before, word in itertools.pairwise(("", *words)):
+        flag, equals, value = word.partition("=")
+        if not word or (flag.startswith("--") and equals and not value):
+            raise BadInput(f"{flag or before}: the value is empty; give one, or leave the flag out")
+        if not is_text(word):
+            raise BadInput(f"{shown(word)}: wanted UTF-8; rename the file, or convert the text")
+
+
+def add_number(
+    flags: argparse._ActionsContainer,
+    name: str,
+    default: float | None,
+    text: str,
+    low: float,
+    high: float,
+    **shape: Any,
+) -> None:
+    """Add a flag whose value is a number from `low` to `high`, which its help says.
+
+    Args:
+        flags: A parser or a group of one.
+        name: The flag.
+        default: Its default; if it is a float, other values may be too.
+        text: Its line in `--help`.
+        low: The least value allowed.
+        high: The greatest value allowed.
+        **shape: `metavar` and `nargs`, see argparse.
+    """
+    kind = float if isinstance(default, float) else int
+
+    def number(word: str) -> float:
+        with contextlib.suppress(ValueError):
+            if low <= (value := kind(word)) <= high:  # NaN is not
+                return value
+        described = "number" if kind is float else "whole number"
+        raise argparse.ArgumentTypeError(
+            f"wanted a {described} from {low:,} to {high:,}, got {shown(word)}"
+        )
+
+    flags.add_argument(
+        name, type=number, default=default, help=f"{text} ({low:,} to {high:,})", **shape
+    )
 
 
 class Run(typing.NamedTuple):
@@ -86,12 +141,24 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, config.GROUPS)
 
 
+def add_strict(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that makes a damaged checkpoint an error."""
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with an error at a damaged checkpoint, instead of a warning and an earlier one",
+    )
+
+
 def run_of(namespace: argparse.Namespace) -> Run:
     """Return the run that the flags name; raise BadInput for unknown names and values."""
+    from t2t_repro.model import flops  # imports NumPy, which --help can do without
+
     problem, variant = getattr(namespace, "problem", None), getattr(namespace, "variant", None)
     name = "_".join(filter(None, (problem or "toy_ende", variant)))
     overrides = _absolute(settings(namespace))
-    config.resolve(problem or "toy_ende", variant or "base", overrides)
+    resolved = config.resolve(problem or "toy_ende", variant or "base", overrides)
+    flops.check_size(resolved.model, resolved.model.embedding_rows or resolved.data.vocabulary_size)
     workdir = Workdir(Path(getattr(namespace, "workdir", f"runs/{name}")))
     return Run(problem, variant, workdir, overrides)
 
@@ -125,7 +192,7 @@ def _add_setting(group: argparse._ArgumentGroup, field: dataclasses.Field) -> No
         f"--{field.name}",
         default=argparse.SUPPRESS,
         metavar="FILE" if many else default,
-        help=field.metadata["help"],
+        help=help_text(field).replace("%", "%%"),
         nargs="+" if many else "?" if field.default is False else None,
         const="true" if field.default is False else None,
     )
@@ -142,26 +209,74 @@ def settings(namespace: argparse.Namespace) -> dict[str, Any]:
 
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and end the process with the exit status above."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # UTF-8 and "\n" whatever the locale says
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    streams.take_over()
     try:
-        main()
-        sys.stdout.flush()
+        _call(main)
     except BadInput as error:
-        _end(2, f"error: {' '.join(str(error).split())}")
+        _end(2, f"error: {error}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         os._exit(1)  # not sys.exit, which would wait for TFDS's threads to finish downloading
-    except BrokenPipeError:  # the reader of stdout went away, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError as error:  # the reader of stdout or stderr went away, as `head` does
+        streams.discard(sys.stderr if error.filename == "stderr" else sys.stdout)
         _end(1, "stdout was closed")
     except OSError as error:
-        _end(2, f"error: {error.filename or 'input or output'}: {error.strerror or error}")
+        if error.filename == "stdout":
+            streams.discard(sys.stdout)
+        place = "" if error.filename is None else f"{error.filename}: "
+        _end(2, f"error: {place}{error.strerror or error}")
+    except MemoryError as error:
+        _end(2, _no_memory(str(error) or "an allocation failed"))
+    except ImportError as error:
+        reasons = [line for line in str(error).splitlines() if "failed to map segment" in line]
+        if not reasons:
+            raise
+        _end(2, _no_memory(reasons[-1]))
     sys.exit(0)
 
 
+def _call(main: Callable[[], None]) -> None:
+    """Call a command's main function, and raise an OSError here if its output has no place."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise BadInput("the current directory has been deleted; cd to another one") from None
+    try:
+        main()
+    except SystemExit:  # after --help
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _no_memory(reason: str) -> str:
+    return (
+        f"error: too little memory ({reason}); end other programs, or raise the limit that "
+        "`ulimit -v` shows"
+    )
+
+
+_LONGEST_LINE = 500  # characters: what was found is at its beginning, the way out at its end
+
+
+def shortened(message: str) -> str:
+    """Return a message as one line of bounded length, with control characters made visible."""
+    line = _middle_cut(message)
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return _middle_cut("".join(escaped))
+
+
+def _middle_cut(message: str) -> str:
+    if len(message) > 4 * _LONGEST_LINE:  # before the split, which a message of 28 MB would slow
+        message = f"{message[:_LONGEST_LINE]} ... {message[-_LONGEST_LINE:]}"
+    line = " ".join(message.split())
+    half = (_LONGEST_LINE - len(" ... ")) // 2
+    return line if len(line) <= _LONGEST_LINE else f"{line[:half]} ... {line[-half:]}"
+
+
 def _end(status: int, message: str) -> NoReturn:
-    print(message, file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(shortened(message), file=sys.stderr)
     sys.exit(status)

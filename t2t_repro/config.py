@@ -12,7 +12,7 @@ the four groups, so a field here has the same name as its key in the YAML files 
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import yaml
 
 from pipelines import storage
 from pipelines.errors import BadInput
-from t2t_repro.settings import from_text, nearest, setting, setting_value
+from t2t_repro import yaml_files
+from t2t_repro.settings import from_text, nearest, setting, setting_value, shown
 
 AUTO = 0  # max_tokens_per_replica="auto"
 
@@ -31,15 +32,18 @@ class Model:
     """Sections 3 and 5.4: the Transformer, with the row "base" of Table 3 as defaults."""
 
     num_layers: int = setting(
-        6, "N, number of layers in the encoder and in the decoder (3.1)", low=1
+        6, "N, number of layers in the encoder and in the decoder (3.1)", low=1, high=1_000
     )
     d_model: int = setting(
-        512, "width of every sub-layer's output and of the embeddings (3.1); even", low=2
+        512,
+        "width of every sub-layer's output and of the embeddings (3.1); even",
+        low=2,
+        high=65_536,
     )
-    d_ff: int = setting(2048, "inner width of the feed-forward layer (3.3)", low=1)
-    num_heads: int = setting(8, "h, number of attention heads (3.2.2)", low=1)
-    d_k: int = setting(64, "width of a head's queries and keys (3.2.2)", low=1)
-    d_v: int = setting(64, "width of a head's values (3.2.2)", low=1)
+    d_ff: int = setting(2048, "inner width of the feed-forward layer (3.3)", low=1, high=262_144)
+    num_heads: int = setting(8, "h, number of attention heads (3.2.2)", low=1, high=1_024)
+    d_k: int = setting(64, "width of a head's queries and keys (3.2.2)", low=1, high=65_536)
+    d_v: int = setting(64, "width of a head's values (3.2.2)", low=1, high=65_536)
     dropout: float = setting(
         0.1, "P_drop, dropout of sub-layer outputs and embeddings (5.4)", low=0, below=1
     )
@@ -54,11 +58,13 @@ class Model:
         40960,
         "rows of the shared embedding matrix (3.4); none: one for each piece of the vocabulary",
         low=3,
+        high=1_000_000,
     )
     learned_positions: int = setting(
         0,
         "0: sinusoidal positions (3.5); n: a learned table of n positions (Table 3, row E)",
         low=0,
+        high=1_000_000,
     )
 
 
@@ -67,20 +73,34 @@ class Data:
     """Section 5.1: the text, its vocabulary and its batches."""
 
     vocabulary_size: int = setting(
-        37000, "number of pieces in the shared BPE vocabulary (5.1)", low=260, decides_text=True
+        37000,
+        "number of pieces in the shared BPE vocabulary (5.1)",
+        low=260,
+        high=1_000_000,
+        decides_text=True,
     )
     # Not stated in the paper; 256 is the value in the authors' first code.
     max_length: int = setting(
-        256, "maximum pieces per side; longer training pairs are left out", low=2, decides_text=True
+        256,
+        "maximum pieces per side; longer training pairs are left out",
+        low=2,
+        high=100_000,
+        decides_text=True,
     )
     tokens_per_batch: int = setting(
-        25000, "source tokens per batch, and as many target tokens, over all replicas (5.1)", low=1
+        25000,
+        "source tokens per batch, and as many target tokens, over all replicas (5.1)",
+        low=1,
+        high=100_000_000,
     )
     # Not stated in the paper; the authors' first code counts padding tokens.
     count_padding: bool = setting(True, "whether tokens_per_batch counts padding tokens")
     # On 4.5M pairs of news text 1.1 % of the cells are padding with 512 shapes, 6.3 % with 64.
     max_shapes: int = setting(
-        512, "maximum number of batch shapes; with --xla use 64 or fewer, which adds padding", low=1
+        512,
+        "maximum number of batch shapes; with --xla use 64 or fewer, which adds padding",
+        low=1,
+        high=10_000,
     )
     data_dir: str | None = setting(
         None,
@@ -120,12 +140,14 @@ class Data:
         1,
         "wsj_parsing: copies of the treebank in the training text, beside --extra_tree_files",
         low=1,
+        high=1_000,
         decides_text=True,
     )
     altered_copies: int = setting(
         0,
         "wsj_parsing: extra copies of each tree with other words, for small treebanks",
         low=0,
+        high=1_000,
         decides_text=True,
     )
     spell_words: bool = setting(
@@ -145,9 +167,15 @@ class Data:
 class Train:
     """Sections 5.2 to 5.4: training, and how often to log, save and score."""
 
-    train_steps: int = setting(100_000, "total number of updates (5.2)", low=1, may_change=True)
-    warmup_steps: int = setting(4000, "updates during which the learning rate rises (5.3)", low=1)
-    learning_rate_scale: float = setting(1.0, "factor on equation 3; 1 in the paper", low=0)
+    train_steps: int = setting(
+        100_000, "total number of updates (5.2)", low=1, high=1_000_000_000, may_change=True
+    )
+    warmup_steps: int = setting(
+        4000, "updates during which the learning rate rises (5.3)", low=1, high=1_000_000_000
+    )
+    learning_rate_scale: float = setting(
+        1.0, "factor on equation 3; 1 in the paper", low=0, high=1e30
+    )
     cooldown_share: float = setting(
         0.0,
         "last share of train_steps, over which the learning rate falls to 0; 0 in the paper",
@@ -157,7 +185,7 @@ class Train:
     )
     beta_1: float = setting(0.9, "Adam's beta_1 (5.3)", low=0, below=1)
     beta_2: float = setting(0.98, "Adam's beta_2 (5.3)", low=0, below=1)
-    epsilon: float = setting(1e-9, "Adam's epsilon (5.3)", low=0)
+    epsilon: float = setting(1e-9, "Adam's epsilon (5.3)", low=0, high=1)
     bpe_dropout: float = setting(
         0.0,
         "share of BPE merges skipped at random in training text, until the cool-down",
@@ -172,6 +200,7 @@ class Train:
         1,
         "micro-batches into which a replica splits its batch; saves memory, same update",
         low=1,
+        high=100_000,
         may_change=True,
     )
     max_tokens_per_replica: int | None = setting(
@@ -179,6 +208,7 @@ class Train:
         "maximum tokens per side in a micro-batch; overrides an --accumulate that is too small; "
         "auto: as many as fit in the memory, found by trial",
         low=0,
+        high=100_000_000,
         words={"auto": AUTO},
         may_change=True,
     )
@@ -194,25 +224,39 @@ class Train:
         may_change=True,
     )
     seed: int = setting(
-        1, "random seed of initial weights, dropout and the order of the data", low=0
+        1,
+        "random seed of initial weights, dropout and the order of the data",
+        low=0,
+        high=2**32 - 1,
     )
     checkpoint_minutes: float = setting(
-        10.0, "minutes between checkpoints (6.1)", low=0, may_change=True
+        10.0, "minutes between checkpoints (6.1)", low=0, high=1_000_000, may_change=True
     )
     checkpoint_steps: int = setting(
-        0, "updates between checkpoints; 0: use checkpoint_minutes", low=0, may_change=True
+        0,
+        "updates between checkpoints; 0: use checkpoint_minutes",
+        low=0,
+        high=1_000_000_000,
+        may_change=True,
     )
     keep_checkpoints: int = setting(
-        20, "number of latest checkpoints to keep", low=1, may_change=True
+        20, "number of latest checkpoints to keep", low=1, high=1_000_000, may_change=True
     )
-    log_steps: int = setting(100, "updates between TensorBoard points", low=1, may_change=True)
+    log_steps: int = setting(
+        100, "updates between TensorBoard points", low=1, high=1_000_000_000, may_change=True
+    )
     eval_sentences: int = setting(
-        1000, "dev sentences translated at a checkpoint to compute BLEU", low=0, may_change=True
+        1000,
+        "dev sentences translated at a checkpoint to compute BLEU",
+        low=0,
+        high=1_000_000,
+        may_change=True,
     )
     eval_share: float = setting(
         0.02,
         "largest share of the time that dev scores may take; the final ones are always computed",
         low=0,
+        high=1,
         may_change=True,
     )
 
@@ -225,27 +269,37 @@ class Decode:
         4,
         "number of hypotheses kept (6.1); 1: follow the likeliest piece, cut at the best score",
         low=1,
+        high=1_000,
         may_change=True,
     )
     alpha: float = setting(
-        0.6, "exponent of the length penalty ((5 + length) / 6)^alpha (6.1)", low=0, may_change=True
+        0.6,
+        "exponent of the length penalty ((5 + length) / 6)^alpha (6.1)",
+        low=0,
+        high=10,
+        may_change=True,
     )
     max_extra_length: int = setting(
         50,
         "maximum output length: input length + this many pieces (6.1)",
         low=0,
+        high=10_000,
         may_change=True,
     )
     max_source_length: int = setting(
         1024,
         "maximum source pieces; longer sources are truncated, with a warning",
         low=2,
+        high=100_000,
         may_change=True,
     )
     average_last: int = setting(
-        5, "number of latest checkpoints to average; all of them if there are fewer (6.1)", low=1,
+        5,
+        "number of latest checkpoints to average; all of them if there are fewer (6.1)",
+        low=1,
+        high=1_000_000,
         may_change=True,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -292,12 +346,25 @@ def problem_names() -> list[str]:
 
 def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
     """Return {variant: what differs from base}: the rows of Table 3, then the problem's own."""
-    table = {name: row or {} for name, row in _read_yaml(config_dir() / "table3.yaml").items()}
+    path = config_dir() / "table3.yaml"
+    table = _rows(path, yaml_files.read(path))
     if problem is None:
         return table
-    _check_problem(problem)
-    own = _read_yaml(config_dir() / f"{problem}.yaml").get(_VARIANTS, {})
+    _check_name("problem", problem, problem_names())
+    path = config_dir() / f"{problem}.yaml"
+    own = _rows(path, yaml_files.read(path).get(_VARIANTS))
     return table | {name: table.get(name, {}) | row for name, row in own.items()}
+
+
+def _rows(path: Path, rows: Any) -> dict[str, dict[str, Any]]:
+    """Return {variant: what it changes}, as read from a file."""
+    rows = {} if rows is None else rows
+    if not isinstance(rows, dict) or not all(isinstance(name, str) for name in rows):
+        raise BadInput(f"{path}: wanted lines 'variant: what it changes', got {shown(rows)}")
+    for name, row in rows.items():
+        if not isinstance(row, dict | None):
+            raise BadInput(f"{path}: variant {name}: wanted names and values, got {shown(row)}")
+    return {name: row or {} for name, row in rows.items()}
 
 
 def resolve(
@@ -315,12 +382,9 @@ def resolve(
             or a value has a wrong type or is out of bounds.
     """
     known = variants(problem)
-    if variant not in known:
-        raise BadInput(
-            f"unknown variant '{variant}'{nearest(variant, known)} Variants: {', '.join(known)}"
-        )
+    _check_name("variant", variant, known)
     path = config_dir() / f"{problem}.yaml"
-    own = {name: value for name, value in _read_yaml(path).items() if name != _VARIANTS}
+    own = {name: value for name, value in yaml_files.read(path).items() if name != _VARIANTS}
     values = _checked(own, str(path))
     values |= _checked(known[variant], f"table3.yaml or {path}, variant {variant}")
     values |= _checked(overrides or {}, "flag")
@@ -363,14 +427,18 @@ def load(path: Path) -> Config:
     Raises:
         BadInput: The file cannot be read, or a line is missing or wrong.
     """
-    values = _read_yaml(path)
+    values = yaml_files.read(path)
     checked = _checked({k: v for k, v in values.items() if k not in _HEAD}, str(path))
     if missing := [name for name in (*_HEAD, *FIELDS) if name not in values]:
         raise BadInput(
             f"{path}: no '{missing[0]}' in it; wanted the whole config.yaml of a run; add the line "
             "if an earlier version wrote the file"
         )
-    _check_problem(values["problem"])
+    try:
+        _check_name("problem", values["problem"], problem_names())
+        _check_name("variant", values["variant"], variants(values["problem"]))
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
     return _build(values["problem"], values["variant"], checked)
 
 
@@ -390,22 +458,12 @@ def parse(name: str, text: str) -> Any:
     return setting_value(FIELDS[name], hint, from_text(hint, text), "flag")
 
 
-def _check_problem(problem: str) -> None:
-    if problem not in (known := problem_names()):
+def _check_name(kind: str, name: Any, known: Collection[str]) -> None:
+    if not isinstance(name, str) or name not in known:
         raise BadInput(
-            f"unknown problem '{problem}'{nearest(str(problem), known)} "
-            f"Problems: {', '.join(known)}"
+            f"unknown {kind} {shown(name)}{nearest(name, known)} {kind.capitalize()}s: "
+            f"{', '.join(known)}"
         )
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
-    if values is not None and not isinstance(values, dict):
-        raise BadInput(f"{path}: wanted lines 'name: value', got a {type(values).__name__}")
-    return values or {}
 
 
 def _build(problem: str, variant: str, values: Mapping[str, Any]) -> Config:
@@ -421,7 +479,7 @@ def _build(problem: str, variant: str, values: Mapping[str, Any]) -> Config:
 def _checked(values: Mapping[str, Any], origin: str) -> dict[str, Any]:
     unknown = [name for name in values if name not in FIELDS]
     if unknown:
-        raise BadInput(f"{origin}: unknown key '{unknown[0]}'{nearest(unknown[0], FIELDS)}")
+        raise BadInput(f"{origin}: unknown key {shown(unknown[0])}{nearest(unknown[0], FIELDS)}")
     return {
         name: setting_value(FIELDS[name], _TYPES[name], value, origin)
         for name, value in values.items()

@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
             const=table,
             help=f"{content}: print the paper's Table {table[-1]} with the run's row below",
         )
+    cli.add_strict(flags)
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["decode"], *_DATA)
     return flags
@@ -60,7 +61,7 @@ def main() -> None:
         raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
     if given.workdir is not None and not any(files):
         scores = _score_run(given)
-    elif given.workdir is None and all(files):
+    elif given.workdir is None and all(files) and not given.strict:
         scores = _score_files(given)
     else:
         raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
@@ -98,7 +99,8 @@ def _score_run(given: argparse.Namespace) -> "Scores":
     tensorflow_log.quiet()
     from t2t_repro import experiment, reports
 
-    return reports.evaluate(experiment.restore(workdir, settings), given.split)
+    run = experiment.restore(workdir, settings, given.strict)
+    return reports.evaluate(run, given.split)
 
 
 def _score_files(given: argparse.Namespace) -> "Scores":

@@ -20,6 +20,7 @@ from t2t_repro import config as configs
 from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
+from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
 from t2t_repro.training.checkpoints import average_last
@@ -126,24 +127,32 @@ def _assemble(
             raise BadInput(
                 f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
             )
+        if config.decode.beam_size > vocabulary.size:
+            raise BadInput(
+                f"beam_size: wanted at most the vocabulary's {vocabulary.size}, got "
+                f"{config.decode.beam_size}"
+            )
+        flops.check_size(config.model, rows)
         model = Transformer(config.model, rows, config.train.precision)
     return Experiment(config, workdir, corpus, vocabulary, model, strategy)
 
 
-def restore(workdir: Workdir, overrides: Mapping[str, Any]) -> Experiment:
+def restore(workdir: Workdir, overrides: Mapping[str, Any], strict: bool = False) -> Experiment:
     """Restore a trained run, with the mean of its last checkpoints as weights.
 
     Args:
         workdir: The run's work directory.
         overrides: Decode settings and data locations, for this command only.
+        strict: Whether a damaged checkpoint is an error, and not only a warning.
 
     Raises:
-        BadInput: there is no run, it has no usable checkpoint, or a setting may not be overridden.
+        BadInput: there is no run, it has no good checkpoint, or a setting may not be overridden.
     """
     config = workdir.config(overrides)
     strategy = tf.distribute.get_strategy()  # decoding uses one device
     experiment = _assemble(config, workdir, corpus_of(config, workdir), strategy)
-    averaged = average_last(experiment.model, workdir.checkpoints, config.decode.average_last)
+    last = config.decode.average_last
+    averaged = average_last(experiment.model, workdir.checkpoints, last, strict)
     print(f"weights: mean of the last {len(averaged)} checkpoints", file=sys.stderr)
     return replace(experiment, averaged=averaged)
 
@@ -184,8 +193,14 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
     settings = replace(config.train, accumulate=accumulate)
     trainer = Trainer(experiment.model, settings, experiment.strategy)
     dev_scores = DevScores(
-        config, experiment.problem, trainer, experiment.translator(), dev, workdir.path
+        config, experiment.problem, trainer, experiment.translator(), dev, workdir
     )
     return Loop(
-        trainer, config, batching, workdir.checkpoints, dev_scores.report, dev_scores.validate
+        trainer,
+        config,
+        batching,
+        workdir.checkpoints,
+        dev_scores.report,
+        dev_scores.validate,
+        workdir.check_in_place,
     )

@@ -25,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="directory of the export; each version is a folder in it",
     )
-    flags.add_argument("--version", type=int, default=1, help="number and folder of this version")
+    # TensorFlow Serving holds it in 64 bits.
+    cli.add_number(flags, "--version", 1, "number and folder of this version", 0, 2**63 - 1)
     flags.add_argument(
         "--format", choices=list(WEIGHTS), default="saved_model", help="format of the export"
     )
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="saved_model: without the tokenizer, so that core TensorFlow alone runs it",
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -59,7 +61,7 @@ def main() -> None:
 
     if given.format == "ctranslate2":
         ctranslate2.check_installed()
-    run = experiment.restore(workdir, settings)
+    run = experiment.restore(workdir, settings, given.strict)
     if given.format == "saved_model":
         saved_model.save(run, directory, given.weights, given.ids_only)
     else:
@@ -70,8 +72,6 @@ def main() -> None:
 
 def _check(given: argparse.Namespace, directory: Path) -> None:
     """Raise BadInput for flags that do not go together, or a directory that exists."""
-    if given.version < 0:
-        raise BadInput(f"--version={given.version}: wanted a whole number from 0")
     if given.weights not in WEIGHTS[given.format]:
         raise BadInput(
             f"--weights={given.weights}: --format={given.format} holds "

@@ -1,10 +1,11 @@
 """The start of `train`: devices, workers that agree on a configuration, and clear endings."""
 
+import contextlib
 import os
 import sys
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,9 +26,20 @@ _VISIBLE_AFTER = 90.0  # seconds; by default an NFS client looks for changes at 
 
 
 def train(
-    problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
+    problem: str | None,
+    variant: str | None,
+    workdir: Workdir,
+    overrides: Mapping[str, Any],
+    strict: bool = False,
 ) -> None:
     """Train a new run, or resume the run in the work directory, on all devices and workers.
+
+    Args:
+        problem: The problem's name, None for that of the run in the work directory.
+        variant: The same for its variant.
+        workdir: The work directory; the chief locks it.
+        overrides: Settings given as flags.
+        strict: Whether a damaged checkpoint is an error, and not only a warning.
 
     Raises:
         BadInput: the run cannot be trained with these settings.
@@ -36,14 +48,16 @@ def train(
     try:
         micro_batches = _micro_batches(problem, variant, workdir, overrides)
         cluster = Cluster(default_strategy())
-        with cluster.watched():
+        with cluster.watched(), _locked(workdir, cluster) as workdir:
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
             most = int(cluster.share(micro_batches).numpy().max())
             run = experiment.build(config, workdir, cluster.strategy)
             loop = experiment.make_loop(run, most)
             if cluster.is_chief:
                 reports.print_model(run, loop.trainer.micro_batches)
-            loop.run()
+            loop.run(strict)
+            if cluster.is_chief:
+                reports.record_cost(run, loop)
     except Stopped:
         print("stopped; the state is saved, the same command resumes from it", file=sys.stderr)
         sys.exit(1)
@@ -56,9 +70,15 @@ def train(
     except WorkerGone as error:
         _end_without(error, workdir)
     if cluster.is_chief:
-        reports.record_cost(run, loop)
         done = f"trained; now: python -m t2t_repro.evaluate --workdir={workdir.path}"
         print(done, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _locked(workdir: Workdir, cluster: Cluster) -> Iterator[Workdir]:
+    """Lock the work directory in the chief; the other workers use it under the chief's lock."""
+    with contextlib.ExitStack() as held:
+        yield cluster.by_chief(lambda: held.enter_context(workdir.locked())) or workdir
 
 
 def agree_on_config(

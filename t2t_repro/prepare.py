@@ -29,9 +29,10 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import experiment
 
-    config = run.workdir.config_to_train(run.problem, run.variant, run.overrides)
     options = given.beam_pipeline_options
-    experiment.prepare(config, run.workdir, None if options is None else options.split(","))
+    with run.workdir.locked() as workdir:
+        config = workdir.config_to_train(run.problem, run.variant, run.overrides)
+        experiment.prepare(config, workdir, None if options is None else options.split(","))
     done = f"prepared; now: python -m t2t_repro.train --workdir={run.workdir.path}"
     print(done, file=sys.stderr)
 

@@ -7,13 +7,13 @@ import argparse
 import sys
 
 from t2t_repro import cli, tensorflow_log
-from t2t_repro.paper import table3
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags; every hyperparameter is a flag."""
     flags = cli.Parser(prog="python -m t2t_repro.train", description=__doc__)
     cli.add_run(flags)
+    cli.add_strict(flags)
     flags.add_argument(
         "--list_variants",
         action="store_true",
@@ -31,10 +31,12 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import launch
 
-    launch.train(*run)
+    launch.train(*run, strict=given.strict)
 
 
 def _list_variants(run: cli.Run) -> None:
+    from t2t_repro.paper import table3
+
     problem = run.problem or "wmt14_ende"  # the paper's problem
     print(table3.heading(problem), file=sys.stderr)
     for line in table3.listing(problem, run.overrides):

@@ -30,12 +30,15 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--litert", type=Path, help="instead: an export for LiteRT, or one version of it"
     )
-    flags.add_argument(
+    cli.add_number(
+        flags,
         "--nbest",
-        type=int,
+        None,
+        "N output lines for every input line instead of one: the N best translations, best first, "
+        "blank where the search found fewer; at most --beam_size",
+        1,
+        1_000,
         metavar="N",
-        help="N output lines for every input line instead of one: the N best translations, best "
-        "first, blank where the search found fewer; at most --beam_size",
     )
     flags.add_argument(
         "--score",
@@ -45,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -58,8 +62,8 @@ def main() -> None:
         raise BadInput("wanted one of --workdir, --saved_model and --litert")
     if settings and not given.workdir:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
-    if given.nbest is not None and given.nbest < 1:
-        raise BadInput(f"--nbest={given.nbest}: wanted at least 1")
+    if given.strict and not given.workdir:
+        raise BadInput("--strict: an export has no checkpoints; leave it out")
     if given.workdir:
         run = Workdir(given.workdir).config(settings)  # before the slow import
         _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
@@ -108,7 +112,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
         return exports.saved_model(given.saved_model, n_best)
     from t2t_repro import experiment
 
-    run = experiment.restore(Workdir(given.workdir), settings)
+    run = experiment.restore(Workdir(given.workdir), settings, given.strict)
     return run.translator(postprocess=True).lines(n_best)
 
 

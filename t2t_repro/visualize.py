@@ -39,18 +39,14 @@ def parser() -> argparse.ArgumentParser:
         help="self-attention of the encoder or decoder, or encoder-decoder attention (cross); an "
         "HTML page opens with this choice and with those below",
     )
-    flags.add_argument(
-        "--layer",
-        type=int,
-        metavar="N",
-        help="layer, from 1 (default: the paper's 5, or the last)",
-    )
-    flags.add_argument(
-        "--heads", type=int, nargs="+", metavar="N", help="heads to show, from 1 (default: all)"
-    )
+    layer = "layer (default: the paper's 5, or the last)"
+    cli.add_number(flags, "--layer", None, layer, 1, 1_000, metavar="N")
+    heads = "heads to show (default: all)"
+    cli.add_number(flags, "--heads", None, heads, 1, 1_024, nargs="+", metavar="N")
     flags.add_argument(
         "--word", help="show the attention of this word's first piece alone, as in Figure 3"
     )
+    cli.add_strict(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -68,7 +64,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import experiment
 
-    run = experiment.restore(workdir, settings)
+    run = experiment.restore(workdir, settings, given.strict)
     if not run.model.has_attention_weights:
         raise BadInput(
             f"{given.workdir}: the encoder has no full self-attention, whose weights could be "

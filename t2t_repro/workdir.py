@@ -7,6 +7,7 @@
     checkpoints/        weights, optimizer and place in the data
     events.out.*        TensorBoard
     results.json        scores by split, and under "cost" the cost of training
+    .lock               locked while a command trains or prepares the run, see `lock`
 
 A directory with a config.yaml holds a run. The file is written once all text has been read, so a
 start that fails leaves no run.
@@ -14,8 +15,9 @@ start that fails leaves no run.
 
 import json
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from pipelines import storage
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro.config import Config
+from t2t_repro.lock import Lock
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Workdir:
     """The work directory at `path`, which need not exist yet."""
 
     path: Path
+    lock: Lock | None = None  # of a command that trains or prepares, see `locked`
 
     @property
     def config_file(self) -> Path:
@@ -50,6 +54,34 @@ class Workdir:
     def holds_run(self) -> bool:
         """Whether the directory holds a run: all text of its first start has been read."""
         return self.config_file.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator["Workdir"]:
+        """Make the directory if needed, and lock it until the context ends.
+
+        Returns:
+            The work directory, which from now on notices that it has vanished.
+
+        Raises:
+            BadInput: it cannot be written to, or another command trains or prepares there.
+        """
+        self._check_writable()
+        with Lock(self.path) as lock:
+            yield replace(self, lock=lock)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the run is still there, in the directory that was locked if one was."""
+        return self.holds_run and (self.lock is None or self.lock.is_in_place)
+
+    def check_in_place(self) -> None:
+        """Raise BadInput if the run is no longer there."""
+        if not self.is_in_place:
+            raise BadInput(
+                f"{self.path}: deleted, moved or replaced while it was in use, so nothing more is "
+                "saved; bring it back and run the same command again, which resumes from its last "
+                "checkpoint"
+            )
 
     def config(self, overrides: Mapping[str, Any] | None = None) -> Config:
         """Return the run's configuration, with settings replaced that a run may change.
@@ -106,6 +138,7 @@ class Workdir:
 
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
+        self.check_in_place()
         text = json.dumps(self.results() | {name: result}, indent=2) + "\n"
         storage.write(str(self.path), self.results_file.name, text.encode())
 

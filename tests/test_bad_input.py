@@ -15,7 +15,9 @@ from pathlib import Path
 import commands
 import pytest
 
+import t2t_repro
 from pipelines.toy import toy_ende
+from t2t_repro.training.checkpoints import Checkpoints
 
 SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=8", "--num_heads=1", "--d_k=4", "--d_v=4"),
@@ -130,6 +132,15 @@ def files(directory):
         ),
         ("translate", "--saved_model=x --beam_size=2", "an export has its decode settings in it"),
         ("export", "--workdir=x", "--export_dir"),
+        ("export", "--workdir=x --export_dir=", "--export_dir: the value is empty"),
+        ("export", "--workdir=x --export_dir=y --version=-1", "--version: wanted a whole number"),
+        ("evaluate", "--workdir=", "--workdir: the value is empty"),
+        ("visualize", "--workdir=x --output= --sentence=y", "--output: the value is empty"),
+        ("visualize", "--workdir=x --output=y.png --sentence=y --layer=0", "from 1 to 1,000"),
+        ("visualize", "--workdir=x --output=y.png --sentence=y --heads=99999", "from 1 to 1,024"),
+        ("translate", "--workdir=x --nbest=99999999999999", "from 1 to 1,000, got"),
+        ("serve", "--export_dir=", "--export_dir: the value is empty"),
+        ("prepare", "--beam_pipeline_options=", "--beam_pipeline_options: the value is empty"),
     ],
 )
 def test_flags(refusal, tmp_path, monkeypatch, name, flags, expected):
@@ -278,10 +289,8 @@ def _remove(name):
         (_write("vocabulary.model", b"?"), "vocabulary.model (damaged"),
         (_cut("vocabulary.model", 3000), "vocabulary.model (damaged"),
         (_remove("vocabulary.model"), "vocabulary.model (No such file"),
-        (_cut("checkpoints/*.data*", 1000), "cannot be restored"),
-        (_cut("checkpoints/*.index", 50), "cannot be restored"),
-        (_write("checkpoints/checkpoint", b"\xff"), "checkpoints/checkpoint: damaged"),
-        (_cut("checkpoints/checkpoint", 0), "checkpoints/checkpoint: damaged"),
+        (_cut("checkpoints/*.data*", 1000), "no other checkpoint is good"),
+        (_cut("checkpoints/*.index", 50), "no other checkpoint is good"),
     ],
 )
 @pytest.mark.parametrize("name", ["train", "evaluate"])
@@ -290,6 +299,110 @@ def test_a_damaged_run(refusal, run, name, spoil, expected):
     before = files(run)
     assert expected in refusal(name, f"--workdir={run}")
     assert files(run) == before
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", ["train", "translate"])
+def test_something_else_in_the_place_of_a_configuration(refusal, run, name, make):
+    (run / "config.yaml").unlink()
+    make(run / "config.yaml")
+    message = refusal(name, f"--workdir={run}")
+    assert f"{run / 'config.yaml'}: wanted a file, found a directory or a device" in message
+
+
+@pytest.mark.parametrize("content", ["a: &a [*a]\n", f"a: {'[' * 3000}", "null: 1\n", "!!int a"])
+def test_yaml_that_no_command_writes(refusal, run, content):
+    (run / "config.yaml").write_text(content)
+    assert f"{run / 'config.yaml'}: " in refusal("translate", f"--workdir={run}")
+
+
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
+def test_a_beam_wider_than_the_vocabulary(refusal, run, name):
+    message = refusal(name, f"--workdir={run}", "--beam_size=401")
+    assert "beam_size: wanted at most the vocabulary's 400, got 401" in message
+
+
+# The commands that read checkpoints, with the flags that they need.
+READERS = {
+    "train": ["--train_steps=3"],
+    "evaluate": ["--average_last=1"],
+    "translate": ["--average_last=1"],
+    "export": ["--average_last=1", "--export_dir={}/export"],
+    "visualize": ["--average_last=1", "--sentence=The house.", "--output={}/a.html"],
+}
+damaged = pytest.mark.parametrize(
+    ("spoil", "bad", "good"),
+    [
+        (_cut("checkpoints/step-2.data*", 1000), "step-2", "step-1"),
+        (_remove("checkpoints/step-2.index"), "step-2", "step-1"),
+        (_write("checkpoints/checkpoint", b"\xff"), "checkpoint", "step-2"),
+        (_remove("checkpoints/checkpoint"), "checkpoint", "step-2"),
+    ],
+)
+
+
+def _flags(name, run):
+    return [f"--workdir={run}", *(flag.format(run.parent) for flag in READERS[name])]
+
+
+@damaged
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "train" else pytest.param(name, marks=pytest.mark.slow) for name in READERS],
+)
+def test_a_damaged_newest_checkpoint_is_refused_if_asked(refusal, run, name, spoil, bad, good):
+    spoil(run)
+    before = files(run)
+    message = refusal(name, *_flags(name, run), "--strict")
+    assert f"{run}/checkpoints/{bad}: " in message
+    assert "leave --strict out" in message
+    assert files(run) == before
+
+
+@pytest.mark.slow
+@damaged
+@pytest.mark.parametrize("name", READERS)
+def test_the_newest_good_checkpoint_is_used(run, name, capsys, spoil, bad, good):
+    spoil(run)
+    capsys.readouterr()
+    assert commands.call(name, *_flags(name, run), stdin=b"hello\n") == 0
+    lines = capsys.readouterr().err.splitlines()
+    (warning,) = [line for line in lines if line.startswith("warning: ")]
+    assert warning.startswith(f"warning: {run}/checkpoints/{bad}: ")
+    assert warning.endswith(f"used instead: {good}")
+
+
+@pytest.mark.slow
+def test_the_newest_good_checkpoint_is_used_by_the_library(run, capsys):
+    _cut("checkpoints/step-2.data*", 1000)(run)
+    (translation,) = t2t_repro.load(run).translate(["hello"])
+    assert isinstance(translation, str)
+    assert "step-2: damaged (" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_work_directory_that_vanishes_is_not_made_again(capsys, run, is_replaced, monkeypatch):
+    save, moved = Checkpoints.save, run.with_name("moved")
+
+    def save_and_vanish(self, step):
+        save(self, step)
+        run.rename(moved)
+        if is_replaced:
+            shutil.copytree(moved, run)
+
+    monkeypatch.setattr(Checkpoints, "save", save_and_vanish)
+    assert commands.call("train", "--train_steps=5", f"--workdir={run}") == 2
+    *_, message = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"error: {run}: deleted, moved or replaced")
+    if is_replaced:
+        assert not (run / "checkpoints" / "step-4.index").exists()
+    else:
+        assert not run.exists()
+    monkeypatch.undo()
+    shutil.rmtree(run, ignore_errors=True)
+    moved.rename(run)
+    assert commands.call("train", "--train_steps=5", f"--workdir={run}") == 0
 
 
 @pytest.mark.parametrize("name", ["train", "translate"])

@@ -1,13 +1,18 @@
 """The commands as a shell sees them: exit status, stdout and stderr of real processes."""
 
+import argparse
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import commands
 import pytest
 from paths import ROOT
 
-from t2t_repro import config
+from t2t_repro import cli, config, evaluate, export, serve, translate, visualize
+from t2t_repro.bench import __main__ as bench
 from t2t_repro.model import flops
 
 # The environment of a shell; importing Keras, as other tests do, sets this variable.
@@ -130,3 +135,155 @@ def test_missing_or_contradictory_flags(command, arguments, wanted):
 
 def test_work_directory_without_a_run(tmp_path):
     assert f"{tmp_path}: no run there" in refusal("translate", f"--workdir={tmp_path}")
+
+
+# Numbers that cannot be
+
+
+def test_every_numeric_setting_has_two_bounds_that_help_states():
+    numbers = {name: field for name, field in config.FIELDS.items() if is_number(name)}
+    assert len(numbers) > 30
+    text = " ".join(run("train", "--help").stdout.split())
+    for name, field in numbers.items():
+        bounds = field.metadata
+        assert bounds["low"] is not None, name
+        assert (bounds["high"] is None) != (bounds["below"] is None), name
+        last = f"below {bounds['below']:,}" if bounds["high"] is None else f"{bounds['high']:,}"
+        assert f"({bounds['low']:,} to {last})" in text
+
+
+def is_number(name):
+    kinds = {int, float, int | None, float | None}
+    return config._TYPES[name] in kinds
+
+
+@pytest.mark.parametrize("command", [evaluate, translate, export, serve, visualize, bench])
+def test_every_numeric_flag_is_bounded(command):
+    """No other flag takes a number, so that no infinity and no 5,000 digits get through."""
+    for action in command.parser()._actions:
+        assert action.type not in (int, float), action.option_strings
+        if action.type not in (None, Path):
+            assert re.search(r"\([\d.,]+ to [\d,]+\)", action.help), action.option_strings
+            for word in ("inf", "nan", "-1e308", "9" * 5000, "", "two"):
+                with pytest.raises(argparse.ArgumentTypeError, match="wanted a"):
+                    action.type(word)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num_layers=1000000000"], "num_layers: wanted at most 1,000, got 1000000000"),
+        (["--d_model=100000000"], "d_model: wanted at most 65,536, got 100000000"),
+        (["--tokens_per_batch=99999999999999999999"], "tokens_per_batch: wanted at most"),
+        (["--max_extra_length=99999999999999"], "max_extra_length: wanted at most 10,000, got"),
+        (["--beam_size=100000"], "beam_size: wanted at most 1,000, got 100000"),
+        (["--seed=4294967296"], "seed: wanted at most 4,294,967,295, got 4294967296"),
+        ([f"--seed={'9' * 5000}"], "seed: wanted a whole number, got '999"),
+        (["--alpha=inf"], "alpha: wanted at most 10, got inf"),
+        (["--alpha=nan"], "alpha: wanted at least 0, got nan"),
+        (["--alpha=1e308"], "alpha: wanted at most 10, got 1e+308"),
+        (["--problem="], "--problem: the value is empty"),
+        (["--workdir", ""], "--workdir: the value is empty"),
+        (["--workdir=a\udcff"], r"--workdir=a\udcff': wanted UTF-8"),
+        (["--problem=a\x1b[31m"], r"'a\x1b[31m'"),
+        (["--num_layers=1000", "--d_model=65536"], "parameters; wanted at most 100,000,000,000"),
+    ],
+)
+def test_flags_that_ask_for_the_impossible(capsys, arguments, words):
+    assert commands.call("train", *arguments) == 2
+    stdout, stderr = capsys.readouterr()
+    assert stdout == ""
+    (line,) = stderr.splitlines()
+    assert words in line
+
+
+def test_a_line_keeps_both_ends_in_500_characters():
+    line = cli.shortened(f"error: a/file: {'x' * 10_000_000}\nfound\x07; give another --workdir")
+    assert len(line) == 500 - 1
+    assert line.startswith("error: a/file: xxx")
+    assert line.endswith(r"x found\x07; give another --workdir")
+    assert len(cli.shortened("\x07" * 1000)) <= 500
+
+
+# Streams that cannot be used
+
+TRAIN = f"{sys.executable} -m t2t_repro.train"
+
+
+def shell(line, **options):
+    """Return (exit status, stdout, stderr) of a line of shell."""
+    ended = subprocess.run(
+        ["sh", "-c", line],
+        env=commands.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "stderr"),
+    [
+        ("{} --help > /dev/full", 2, "error: stdout: No space left on device\n"),
+        ("{} --help >&-", 2, "error: stdout: Bad file descriptor\n"),
+        ("{} --num_layers=0 >&- <&-", 2, "error: flag: num_layers: wanted at least 1, got 0\n"),
+        ("{} --num_layers=0 2>&-", 2, ""),
+        ("{} --num_layers=0 2> /dev/full", 2, ""),
+        ("{} --list_variants > /dev/null 2> /dev/full", 0, ""),
+        ("env -u HOME LANG=C {} --help > /dev/null", 0, ""),
+        ("{} --help <&- >&- 2>&-", 2, ""),
+    ],
+)
+def test_closed_and_full_streams(line, status, stderr):
+    assert shell(line.format(TRAIN)) == (status, "", stderr)
+
+
+def test_messages_do_not_go_to_stdout_when_stderr_is_closed():
+    status, stdout, _ = shell(f"{TRAIN} --list_variants 2>&-")
+    assert status == 0
+    assert [line.split()[0] for line in stdout.splitlines()] == list(config.variants())
+
+
+def test_a_reader_that_leaves():
+    status, stdout, stderr = shell(f"{TRAIN} --help | head -1")
+    assert (status, stdout.count("\n")) == (0, 1)
+    assert stderr in ("", "stdout was closed\n")
+
+
+def test_a_directory_that_has_been_deleted(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    status, stdout, stderr = shell(f"rmdir {gone} && {TRAIN} --list_variants", cwd=gone)
+    assert (status, stdout) == (2, "")
+    assert stderr == "error: the current directory has been deleted; cd to another one\n"
+
+
+def test_too_little_address_space_for_tensorflow(tmp_path):
+    status, stdout, stderr = shell(f"ulimit -v 1000000; {TRAIN} --workdir={tmp_path / 'run'}")
+    assert (status, stdout) == (2, "")
+    (line,) = stderr.splitlines()
+    assert "1.0 GB of address space" in line
+    assert "ulimit -v unlimited" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "error: too little memory (an allocation failed); end other programs"),
+        (ImportError("Advice\nlib.so: failed to map segment"), "(lib.so: failed to map segment)"),
+        (OSError(28, "No space left on device", "a/b"), "error: a/b: No space left on device"),
+        (FileNotFoundError("No usable temporary directory"), "error: No usable temporary dir"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(capsys, error, words):
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit) as end:
+        cli.run(main)
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

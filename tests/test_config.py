@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pipelines.errors import BadInput
-from t2t_repro import config, train
+from t2t_repro import config, train, yaml_files
 from t2t_repro.config import FIELDS, flat, resolve
 from t2t_repro.paper import table3
 
@@ -158,7 +158,7 @@ def test_rows_of_a_problem_are_listed():
 
 def test_problem_files_list_only_what_differs():
     for name in config.problem_names():
-        listed = config._read_yaml(config.config_dir() / f"{name}.yaml")
+        listed = yaml_files.read(config.config_dir() / f"{name}.yaml")
         listed.pop("variants", None)
         same = {key for key, value in listed.items() if value == defaults()[key]}
         assert not same, f"{name}.yaml repeats the paper's base"
@@ -183,7 +183,7 @@ def test_every_field_is_a_flag_of_train_that_sets_it():
         text = "mixed_bfloat16" if name == "precision" else samples.get(type(field.default), "true")
         text = "512" if field.metadata["low"] == 260 else text
         given = train.parser().parse_args([f"--{name}", text])
-        assert set(vars(given)) == {"list_variants", name}
+        assert set(vars(given)) == {"list_variants", "strict", name}
 
 
 # Later sources override earlier ones

@@ -21,7 +21,8 @@ PIPELINES = (
     *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "config", "tensorflow_log", "workdir", "model", "scoring", "decoding"),
+    *("settings", "yaml_files", "config", "streams", "tensorflow_log", "lock", "workdir"),
+    *("model", "scoring", "decoding"),
     *("problems", "distributed", "paper", "training", "experiment", "reports", "serving"),
     *("server", "launch", "library", "commands", "bench"),
 )
@@ -34,7 +35,14 @@ BACKEND_FREE = {
     if name.startswith("t2t_repro.model.")
     or name.removeprefix("t2t_repro.")
     in (
-        *("config", "settings", "decoding.beam_search", "decoding.decoder", "paper.cost"),
+        *(
+            "config",
+            "settings",
+            "yaml_files",
+            "decoding.beam_search",
+            "decoding.decoder",
+            "paper.cost",
+        ),
         *("distributed.data_sheets", "paper.attention_figure", "scoring.bleu"),
         *("training.loss", "training.optimizer", "training.schedule"),
     )

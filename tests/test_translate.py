@@ -107,8 +107,8 @@ def test_nbest_is_n_lines_for_every_line(output, exported):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--nbest=0", "--nbest=0: wanted at least 1"),
-        ("--nbest=two", "invalid int value: 'two'"),
+        ("--nbest=0", "--nbest: wanted a whole number from 1 to 1,000, got '0'"),
+        ("--nbest=two", "--nbest: wanted a whole number from 1 to 1,000, got 'two'"),
         ("--nbest=4", "--nbest=4: the search keeps 3 hypotheses; export with a greater --beam"),
     ],
 )

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command's flags."""
     flags = cli.Parser(prog="python -m t2t_repro.bench", description=__doc__)
     flags.add_argument("what", choices=sorted(BENCHES), help="what to measure")
-    flags.add_argument("--repeats", type=int, default=5, help="runs to take the median of")
+    cli.add_number(flags, "--repeats", 5, "runs to take the median of", 1, 1_000)
     flags.add_argument(
         "--backend",
         choices=("tensorflow", "jax"),
@@ -40,26 +40,20 @@ def parser() -> argparse.ArgumentParser:
         help="decode: the engine; litert is compared with CTranslate2, both in int8",
     )
     flags.add_argument("--problem", default="toy_ende", help="input, table3: the problem to use")
-    flags.add_argument(
-        "--pairs",
-        type=int,
-        default=0,
-        help="input: number of pairs to draw from the text; 0: use the text as it is",
-    )
+    pairs = "input: number of pairs to draw from the text; 0: use the text as it is"
+    cli.add_number(flags, "--pairs", 0, pairs, 0, 1_000_000_000)
     table = flags.add_argument_group("table3")
-    table.add_argument("--minutes", type=float, default=5.0, help="training time of base")
-    table.add_argument(
-        "--updates", type=int, default=0, help="updates of base, instead of --minutes; 0: unused"
-    )
-    table.add_argument(
-        "--divisor", type=int, default=4, help="divides the paper's d_model, d_ff, d_k and d_v"
-    )
+    cli.add_number(table, "--minutes", 5.0, "training time of base", 0.001, 1_000_000)
+    updates = "updates of base, instead of --minutes; 0: unused"
+    cli.add_number(table, "--updates", 0, updates, 0, 1_000_000)
+    divisor = "divides the paper's d_model, d_ff, d_k and d_v"
+    cli.add_number(table, "--divisor", 4, divisor, 1, 16)
     table.add_argument("--rows", default="all", help="rows of Table 3 to train, such as base,C1")
     table.add_argument("--workdir", type=Path, help="work directory; none: runs/table3_<problem>")
     serving = flags.add_argument_group("serve")
     serving.add_argument("--export_dir", type=Path, help="an export; none: base, random weights")
     serving.add_argument("--text", type=Path, help="file of sentences for --export_dir")
-    serving.add_argument("--requests", type=int, default=2000, help="of the soak")
+    cli.add_number(serving, "--requests", 2000, "of the soak", 10, 10_000_000)
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["data"])
     return flags
@@ -68,10 +62,6 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Parse the flags, run one benchmark and print its rows."""
     given = parser().parse_args()
-    if given.repeats < 1:
-        raise BadInput(f"--repeats: wanted at least 1, got {given.repeats}")
-    if given.pairs < 0:
-        raise BadInput(f"--pairs: wanted at least 0, got {given.pairs}")
     if given.what not in _READ_TEXT and (settings := cli.settings(given)):
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
     if given.what != "decode" and given.format != "saved_model":
@@ -101,15 +91,13 @@ def _check_train(given: argparse.Namespace) -> None:
 
 
 def _check_table3(given: argparse.Namespace) -> None:
-    """Raise BadInput for flags of `table3` that contradict the other flags or are out of range."""
+    """Raise BadInput for flags of `table3` that contradict the other flags."""
     names = ("minutes", "updates", "divisor", "rows", "workdir")
     defaults = parser().parse_args([given.what])
     if given.what != "table3" and any(
         getattr(given, name) != getattr(defaults, name) for name in names
     ):
         raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for table3")
-    if given.minutes <= 0 or given.updates < 0:
-        raise BadInput("--minutes, --updates: wanted more than 0")
 
 
 def _check_serve(given: argparse.Namespace) -> None:
@@ -122,8 +110,6 @@ def _check_serve(given: argparse.Namespace) -> None:
         return
     if (given.export_dir is None) != (given.text is None):
         raise BadInput("--export_dir, --text: wanted both, or none")
-    if given.requests < 10:
-        raise BadInput(f"--requests: wanted at least 10, got {given.requests}")
     wanted = {"locust": "locust", "fastapi": '"t2t_repro[serve]"', "uvicorn": '"t2t_repro[serve]"'}
     for package, installed in wanted.items():
         if importlib.util.find_spec(package) is None:

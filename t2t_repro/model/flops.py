@@ -14,9 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelines.errors import BadInput
 from t2t_repro.config import Model
 
 Shape = tuple[int, int, int]  # of a batch: (b, s, t)
+
+MOST_PARAMETERS = 100_000_000_000  # 0.4 TB in float32, and 1.6 TB in training
 
 
 class Weights(NamedTuple):
@@ -79,6 +82,18 @@ def trainable_parameters(model: Model, rows: int) -> int:
     decoder_layer = 2 * attention_biases + feed_forward_biases + 3 * norm
     vectors = model.num_layers * (encoder_layer + decoder_layer) + 2 * model.learned_positions * d
     return sum(matrix_weights(model, rows)) + vectors
+
+
+def check_size(model: Model, rows: int) -> None:
+    """Raise BadInput for a model that no memory could hold.
+
+    Each setting is within its bounds then, but not their product.
+    """
+    if (count := trainable_parameters(model, rows)) > MOST_PARAMETERS:
+        raise BadInput(
+            f"a model of {count:,} parameters; wanted at most {MOST_PARAMETERS:,}: lower "
+            "num_layers, d_model, d_ff, num_heads, d_k, d_v or the rows of the embedding"
+        )
 
 
 def positions(batches: Iterable[Shape]) -> Positions:

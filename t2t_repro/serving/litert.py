@@ -97,8 +97,10 @@ def convert(model: Transformer, vocabulary: Vocabulary, decode: Decode, weights:
         decode: The decode settings; the beam size and the greatest lengths are part of the model.
         weights: "float32" or "int8".
     """
-    float32 = Transformer(model.config, model.rows, "float32")
-    float32.set_weights(model.get_weights())
+    float32 = model
+    if model.compute_dtype != "float32":
+        float32 = Transformer(model.config, model.rows, "float32")
+        float32.set_weights(model.get_weights())
     functions = _Functions(float32, vocabulary, decode, weights)
     # The interpreter's calls that copy nothing know the first signature only: "decode".
     signatures = {"decode": functions.decode, "encode": functions.encode}

@@ -1,8 +1,14 @@
-"""Save, restore, and average the last n checkpoints of a work directory."""
+"""Save, restore, and average the last n checkpoints of a work directory.
 
-from collections.abc import Sequence
+A damaged checkpoint is found out when it is restored: TensorFlow checks every value that it reads
+against a checksum. The newest good one is then used instead, unless `strict` asks for an error.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -10,13 +16,22 @@ import tensorflow as tf
 
 from pipelines.errors import BadInput
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.checkpoint_files import CheckpointFiles
+
+# These say nothing about a checkpoint's files: memory or permission is lacking, or a worker.
+_LACKING = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
+_LOST = (tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.UnavailableError)
+
+
+class Damaged(Exception):
+    """A checkpoint's files are cut short, changed or missing."""
 
 
 class Checkpoints:
     """The checkpoints of one run: model, optimizer and place in the data after some step.
 
-    Files are <directory>/step-<n>.index and .data-*. TensorFlow writes them under other names,
-    renames them, and records the newest last, so a kill leaves the previous checkpoint valid.
+    TensorFlow writes the files under other names and renames them, and the list of checkpoints is
+    written last, so a kill leaves the previous checkpoint valid; see `CheckpointFiles`.
 
     Args:
         directory: <work directory>/checkpoints.
@@ -44,72 +59,185 @@ class Checkpoints:
             position=position,
             seconds=seconds,
         )
-        if _state(directory) is None and any(directory.glob("step-*.index")):
-            raise BadInput(
-                f"{directory}: has checkpoints, but not the file 'checkpoint' that names them; "
-                'write it, a line like model_checkpoint_path: "step-100", or move them away'
-            )
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint, str(directory), max_to_keep=keep, checkpoint_name="step"
-        )
+        self._keep, self._files = keep, CheckpointFiles(directory)
+        self._steps = list(filter(self._files.has, self._files.listing().steps))
+        self._damaged: list[int] = []
 
     def save(self, step: int) -> None:
         """Write the state after `step` updates; raise BadInput if there is no room for it."""
+        steps = [*(earlier for earlier in self._steps if earlier != step), step]
         try:
-            self._manager.save(checkpoint_number=step)
-        except (tf.errors.OpError, OSError) as error:
-            directory = self._manager.directory
+            self._checkpoint.write(str(self._files.path(step)))
+            self._files.record(steps)
+        except (tf.errors.OpError, OSError, BadInput) as error:
+            if step not in self._steps:
+                self._files.remove(step)
             raise BadInput(
-                f"{directory}: the checkpoint of step {step} could not be written: "
+                f"{self._files.directory}: the checkpoint of step {step} could not be written: "
                 f"{_first_line(error)} Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
+        self._steps = steps[-self._keep :]
+        for old in steps[: -self._keep]:
+            self._files.remove(old)
+        if self._steps != steps:  # the list named them until now, so that a kill leaves no orphans
+            self._files.record(self._steps)
 
-    def restore_latest(self) -> bool:
-        """Restore the newest checkpoint; return False if there is none yet.
+    def restore_latest(self, strict: bool = False) -> list[str]:
+        """Restore the newest good checkpoint, if there is any checkpoint.
+
+        Args:
+            strict: Whether a damaged checkpoint is an error.
+
+        Returns:
+            Warnings about damaged checkpoints.
 
         Raises:
-            BadInput: the checkpoint is damaged or belongs to a model of another shape.
+            BadInput: no checkpoint is good, or one belongs to a model of another shape.
         """
-        latest = self._manager.latest_checkpoint
-        if latest is None:
-            return False
-        _restore(self._checkpoint, latest, self._weights)
-        return True
+        search = _Search(self._files, self._checkpoint, self._weights, strict)
+        restored = list(islice(search.restored(), 1))
+        self._steps = [step for step in search.listing.steps if step <= max(restored, default=0)]
+        self._steps = list(filter(self._files.has, self._steps))
+        self._damaged = [*search.damaged]
+        return search.warnings(restored)
+
+    def tidy(self) -> None:
+        """Set damaged checkpoints aside, and delete what killed processes have left.
+
+        Only the chief may call this, and only after all workers have restored the same checkpoint.
+        """
+        if self._steps:
+            self._files.record(self._steps)
+        for step in self._damaged:
+            self._files.set_aside(step)
+        self._files.clear_unfinished()
 
 
-def average_last(model: Transformer, directory: Path, last: int) -> tuple[str, ...]:
-    """Set the model's weights to the mean of the last `last` checkpoints (section 6.1).
+def average_last(
+    model: Transformer, directory: Path, last: int, strict: bool = False
+) -> tuple[str, ...]:
+    """Set the model's weights to the mean of the last `last` good checkpoints (section 6.1).
+
+    Warnings about damaged ones go to stderr.
+
+    Args:
+        model: The model.
+        directory: <work directory>/checkpoints.
+        last: Number of checkpoints.
+        strict: Whether a damaged checkpoint is an error.
 
     Returns:
         The names of the averaged checkpoints, such as "step-500"; fewer than `last` if the run has
         fewer.
 
     Raises:
-        BadInput: there is no checkpoint, or one is damaged or of another shape.
+        BadInput: there is no good checkpoint, or one belongs to a model of another shape.
     """
-    state = _state(directory)
-    if state is None or not state.all_model_checkpoint_paths:
+    weights, files = _by_name(model), CheckpointFiles(directory)
+    search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
+    steps = list(islice(search.restored(), last))
+    if not steps:
         raise BadInput(
             f"{directory}: no checkpoint in it yet; train first, with the same --workdir"
         )
-    paths = state.all_model_checkpoint_paths[-last:]
-    weights = _by_name(model)
-    checkpoint = tf.train.Checkpoint(weights=weights)
-    mean = [np.zeros(variable.shape, np.float64) for variable in model.trainable_variables]
-    for path in paths:
-        _restore(checkpoint, path, weights)
-        for total, variable in zip(mean, model.trainable_variables, strict=True):
-            total += variable.numpy() / len(paths)
-    for total, variable in zip(mean, model.trainable_variables, strict=True):
-        variable.assign(total)
-    return tuple(Path(path).name for path in paths)
+    if len(steps) > 1:
+        _set_to_mean(weights, [files.path(step) for step in steps])
+    for warning in search.warnings(steps):
+        print(warning, file=sys.stderr)
+    return tuple(files.path(step).name for step in reversed(steps))
+
+
+def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None:
+    """Set each weight to its mean over checkpoints, summed in float64.
+
+    One weight after another is read: the sums of all weights of big would take 1.7 GB.
+    """
+    try:
+        readers = [tf.train.load_checkpoint(str(path)) for path in paths]
+        for name, variable in weights.items():
+            key = f"weights/{name.replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+            mean = np.zeros(variable.shape, np.float64)
+            for reader in readers:
+                mean += reader.get_tensor(key)
+            mean /= len(readers)
+            variable.assign(mean)
+    except (tf.errors.OpError, RuntimeError) as error:  # they were good a moment ago
+        raise BadInput(
+            f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
+            f"({_first_line(error)[:-1]}); run the same command again"
+        ) from None
 
 
 def last_step(directory: Path) -> int:
     """Return the step of the newest checkpoint, or 0 if there is none."""
-    path = tf.train.latest_checkpoint(str(directory))
-    return int(path.rpartition("-")[2]) if path else 0
+    files = CheckpointFiles(directory)
+    return max(filter(files.has, files.listing().steps), default=0)
+
+
+class _Search:
+    """The search for good checkpoints, from the newest back.
+
+    Args:
+        files: The checkpoints' files.
+        checkpoint: What is restored from them.
+        weights: The model's weights by name.
+        strict: Whether a damaged checkpoint is an error.
+    """
+
+    def __init__(
+        self,
+        files: CheckpointFiles,
+        checkpoint: tf.train.Checkpoint,
+        weights: dict[str, tf.Variable],
+        strict: bool,
+    ):
+        self.files, self.checkpoint, self.weights = files, checkpoint, weights
+        self.strict, self.listing = strict, files.listing()
+        self.damaged: dict[int, str] = {}  # {step: reason}
+
+    def restored(self) -> Iterator[int]:
+        """Restore one checkpoint after another; yield the step of each that is good.
+
+        Raises:
+            BadInput: all of them are damaged, `strict` and one is, or one is of another shape.
+        """
+        self._check_strict()
+        is_any_good = False
+        for step in reversed(self.listing.steps):
+            try:
+                _restore(self.checkpoint, self.files.path(step), self.weights)
+            except Damaged as damage:
+                self.damaged[step] = str(damage)
+                self._check_strict()
+            else:
+                is_any_good = True
+                yield step
+        if not is_any_good and (complaints := self._complaints()):
+            raise BadInput(
+                f"{complaints[0]}, and no other checkpoint is good; copy one back from elsewhere, "
+                "or train in another --workdir"
+            )
+
+    def warnings(self, used: Sequence[int]) -> list[str]:
+        """Return a line about each damaged file, with the checkpoints that are used instead."""
+        names = [self.files.path(step).name for step in sorted(used)]
+        shown = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
+        return [f"warning: {each}; used instead: {shown}" for each in self._complaints()]
+
+    def _complaints(self) -> list[str]:
+        """Return what is wrong with which file, the newest checkpoint first."""
+        found = [(self.files.path(step), reason) for step, reason in self.damaged.items()]
+        if self.listing.complaint:
+            found.append((self.files.list_file, self.listing.complaint))
+        return [f"{path}: {reason}" for path, reason in found]
+
+    def _check_strict(self) -> None:
+        if self.strict and (complaints := self._complaints()):
+            raise BadInput(
+                f"{complaints[0]}; copy it back from elsewhere, or leave --strict out to use what "
+                "is good"
+            )
 
 
 def _by_name(model: Transformer) -> dict[str, tf.Variable]:
@@ -119,35 +247,40 @@ def _by_name(model: Transformer) -> dict[str, tf.Variable]:
     return named
 
 
-def _state(directory: Path) -> Any:
-    """Read the list of checkpoints in <directory>/checkpoint; None if there is no such file."""
-    try:
-        return tf.train.get_checkpoint_state(str(directory))
-    except (tf.errors.OpError, ValueError) as error:
-        raise BadInput(
-            f"{directory / 'checkpoint'}: damaged ({_first_line(error)}); it names the checkpoints "
-            'in lines model_checkpoint_path: "step-100": write it anew'
-        ) from None
+def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.Variable]) -> None:
+    """Restore a checkpoint.
 
-
-def _restore(checkpoint: tf.train.Checkpoint, path: str, weights: dict[str, tf.Variable]) -> None:
-    """Restore a checkpoint; raise BadInput if it is damaged or has other weights."""
+    Raises:
+        Damaged: its files are.
+        BadInput: it is of another shape, or cannot be read for another reason.
+    """
     try:
-        status = checkpoint.restore(path)
+        status = checkpoint.read(str(path))
         status.assert_existing_objects_matched()
         status.expect_partial()
-        names = [name for name, _ in tf.train.list_variables(path) if name.startswith("weights/")]
+        stored = [name for name, _ in tf.train.list_variables(str(path))]
+        names = [name for name in stored if name.startswith("weights/")]
         if len(names) != len(weights):
             raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
-    # IndexError: how TensorFlow's reader reports a truncated file.
-    except (tf.errors.OpError, ValueError, IndexError, AssertionError) as error:
+    except _LOST:
+        raise
+    except _LACKING as error:
         raise BadInput(
-            f"{path}: cannot be restored: {_first_line(error)} If its files are damaged, delete "
-            f"them and name an earlier one in {Path(path).parent / 'checkpoint'}; if the model's "
-            "shape was changed, train in another --workdir"
+            f"{path}: cannot be read: {_first_line(error)} Once it can be, run the same command "
+            "again"
+        ) from None
+    # IndexError: how TensorFlow's reader reports a truncated file.
+    except (tf.errors.OpError, IndexError) as error:
+        raise Damaged(f"damaged ({_first_line(error)[:-1]})") from None
+    except (ValueError, AssertionError) as error:
+        raise BadInput(
+            f"{path}: cannot be restored, it is of another model: {_first_line(error)} Bring back "
+            "the config.yaml that it was trained with, or train in another --workdir"
         ) from None
 
 
 def _first_line(error: Exception) -> str:
+    """Return an error's first line, without the names of TensorFlow's operations."""
     lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."
+    line = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\]", "", lines[0])
+    return line[:200].rstrip(". ") + "."

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -18,6 +17,7 @@ from t2t_repro.paper.attention_figure import attention_figure
 from t2t_repro.problems import Problem, Scores
 from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
 _SAMPLES = 5  # translations shown as text in TensorBoard
 _DRAWN_PIECES = 40  # limit on each side of the pair whose attention is drawn
@@ -34,7 +34,7 @@ class DevScores:
         trainer: Its model is scored, on its replicas and in its micro-batches.
         translator: Translates the first `eval_sentences` dev sentences.
         dev: The dev pairs as ids; perplexity is over all of them.
-        workdir: The directory of the event file.
+        workdir: The work directory, which gets the event file.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DevScores:
         trainer: Trainer,
         translator: Translator,
         dev: EncodedSplit,
-        workdir: Path,
+        workdir: Workdir,
     ):
         self.config, self.problem = config, problem
         self.model, self.translator, self.dev = trainer.model, translator, dev
@@ -57,7 +57,7 @@ class DevScores:
     @cached_property
     def writer(self) -> tf.summary.SummaryWriter:
         """The writer of the event file, which is created by the first thing to write."""
-        return tf.summary.create_file_writer(str(self.workdir))
+        return tf.summary.create_file_writer(str(self.workdir.path))
 
     @cached_property
     def drawn(self) -> list[list[int]] | None:
@@ -114,7 +114,8 @@ class DevScores:
             tf.summary.image("dev/attention", image[None])
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        if not self.is_chief:
+        # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
+        if not self.is_chief or not self.workdir.is_in_place:
             return
         with self.writer.as_default(step):
             for name, value in values.items():

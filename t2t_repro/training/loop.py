@@ -45,6 +45,8 @@ class Loop:
             each checkpoint with the seconds that it and its dev scores took.
         validate: Called after a checkpoint, with its step, if such calls have taken less than
             `eval_share` of the time since the start; always after the last checkpoint.
+        check_in_place: Called before each save; raises BadInput if the work directory has vanished,
+            because TensorFlow would make a new one.
     """
 
     def __init__(
@@ -55,10 +57,12 @@ class Loop:
         checkpoint_dir: Path,
         report: Report,
         validate: Callable[[int], None],
+        check_in_place: Callable[[], None],
     ):
         self.trainer, self.config = trainer, config
         self.cluster = Cluster(trainer.strategy)
         self.batching, self.report, self.validate = batching, report, validate
+        self.check_in_place = check_in_place
         # The place in the data: (epoch, batches of this epoch that were handed out).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
         # Seconds of training, over all starts, without those of checkpoints, dev scores and lost
@@ -75,17 +79,23 @@ class Loop:
             self.seconds,
         )
 
-    def run(self) -> None:
-        """Train, from the newest checkpoint if there is one.
+    def run(self, strict: bool = False) -> None:
+        """Train, from the newest good checkpoint if there is one.
+
+        Args:
+            strict: Whether a damaged checkpoint is an error, and not only a warning.
 
         Raises:
             Stopped: any worker received Ctrl-C or SIGTERM; the state is saved.
-            BadInput: a checkpoint cannot be read or written, or the loss is not a number.
+            BadInput: a checkpoint cannot be read or written, the work directory has vanished, or
+                the loss is not a number.
         """
-        self.checkpoints.restore_latest()
+        for warning in self.checkpoints.restore_latest(strict):
+            self._say(warning)
         self.trainer.seed_replicas()
         step, last = int(self.trainer.optimizer.iterations.numpy()), self.config.train.train_steps
         self._check_place(step)
+        self.cluster.by_chief(self.checkpoints.tidy)
         if step >= last:
             self._say(f"step {step:,} is done already; to train further, give --train_steps=N")
             return
@@ -155,7 +165,7 @@ class Loop:
     def _save(self, step: int, stopped: bool) -> None:
         """Save a checkpoint and, as time allows, score it; raise Stopped after the save."""
         began = time.monotonic()
-        self.cluster.by_chief(partial(self.checkpoints.save, step))
+        self.cluster.by_chief(partial(self._write, step))
         written = time.monotonic()
         if stopped and step < self.config.train.train_steps:
             raise Stopped
@@ -164,6 +174,10 @@ class Loop:
         scored = time.monotonic()
         self.validating += scored - written
         self.report(step, {"checkpoint_s": written - began, "dev_scores_s": scored - written})
+
+    def _write(self, step: int) -> None:
+        self.check_in_place()
+        self.checkpoints.save(step)
 
     def _affords_scores(self, step: int) -> bool:
         """Return whether there is time for dev scores, by the chief's clock."""

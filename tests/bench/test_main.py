@@ -48,7 +48,9 @@ def test_flags_of_a_text_are_refused_where_none_is_read():
 def test_repeats_below_one_are_refused():
     ended = bench("input", "--repeats=0")
     assert ended.returncode == 2
-    assert ended.stderr == "error: --repeats: wanted at least 1, got 0\n"
+    assert ended.stderr == (
+        "error: argument --repeats: wanted a whole number from 1 to 1,000, got '0'\n"
+    )
 
 
 def test_vocabulary_wants_text_to_learn_from_and_to_test_on():

@@ -321,7 +321,8 @@ def story(tsv, tmp_path_factory):
     """Return the story of a run of two workers: {event: (statuses, lines of each worker)}.
 
     In the first start worker 1 is killed, in the second the chief. In the third worker 1 alone gets
-    the signal to stop. `steps` are the newest checkpoints after each start, beginning with 0.
+    the signal to stop. Before the fourth, which is stopped too, the newest checkpoint is cut short.
+    `steps` are the newest checkpoints after each start, beginning with 0.
     """
     workdir, cluster = tmp_path_factory.mktemp("story") / "run", cluster_of(2)
     story = {"steps": [0], "workdir": workdir}
@@ -335,7 +336,11 @@ def story(tsv, tmp_path_factory):
         ("worker killed", 1, signal.SIGKILL),
         ("chief killed", 0, signal.SIGKILL),
         ("stopped", 1, signal.SIGTERM),
+        ("damaged", 1, signal.SIGTERM),
     ):
+        if what == "damaged":
+            path = workdir / "checkpoints" / f"step-{story['steps'][-1]}.data-00000-of-00001"
+            os.truncate(path, path.stat().st_size // 2)
         job = train_job(workdir, cluster, tsv, *endless)
         job.wait_until(begun)
         job.processes[number].send_signal(sign)
@@ -380,6 +385,17 @@ def test_asking_one_worker_to_stop_stops_all_with_a_checkpoint(story):
     assert statuses == [1, 1], said
     assert [lines[-1] for lines in said] == [STOPPED] * 2
     assert not any("Traceback" in line for lines in said for line in lines)
+
+
+@pytest.mark.slow
+def test_all_fall_back_to_the_same_checkpoint_and_the_chief_says_so(story):
+    statuses, (chief, other) = story["damaged"]
+    assert statuses == [1, 1], chief + other
+    (warning,) = [line for line in chief if line.startswith("warning: ")]
+    assert f"step-{story['steps'][3]}: damaged (" in warning
+    good = re.search(r"used instead: step-(\d+)$", warning)
+    assert any(f"resuming from step {good[1]} of" in line for line in chief)
+    assert not any("damaged" in line for line in other)
 
 
 @pytest.mark.slow

@@ -321,8 +321,10 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     before = [variable.numpy() for variable in run.model.variables]
     pairs = list(islice(run.problem.examples("dev", run.config), 100))
     dev = encode_in_memory(pairs, run.vocabulary, 100)
+    workdir = Workdir(tmp_path)
+    workdir.save_config(run.config)
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, tmp_path)
+    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, workdir)
     short = {"source": "The house is old.", "target": "Das Haus ist alt."}
     validation.pairs = [{"source": "long " * 50, "target": "lang"}, short, *validation.pairs]
     validation.validate(7)
@@ -346,7 +348,9 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
 def test_no_picture_where_all_pairs_are_long(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {})
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), None, tmp_path)
+    validation = DevScores(
+        run.config, run.problem, trainer, run.translator(), None, Workdir(tmp_path)
+    )
     assert validation.drawn is None
     validation.pairs = [{"source": "Ja.", "target": "long " * 50}]
     del validation.drawn

@@ -674,7 +674,7 @@ def test_translate_prints_what_tensorflow_translates(run, exported, capfdbinary)
         ("--litert={} --saved_model=x", "wanted one of --workdir, --saved_model and --litert"),
         ("--litert={} --beam_size=2", "--beam_size: an export has its decode settings in it"),
         ("--litert={} --nbest=4", "--nbest=4: the search keeps 3 hypotheses; export with a"),
-        ("--litert={} --nbest=0", "--nbest=0: wanted at least 1"),
+        ("--litert={} --nbest=0", "--nbest: wanted a whole number from 1 to 1,000, got '0'"),
         ("--litert={} --pretty", "--pretty: wanted the export of a run that parses"),
     ],
 )

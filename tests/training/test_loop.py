@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -84,7 +85,7 @@ class Run:
             self.reports.append((step, values))
 
 
-def train(data, directory, seed=1, stop_at=None, **changes):
+def train(data, directory, seed=1, stop_at=None, check_in_place=lambda: None, **changes):
     """Run a Loop on a new model and return its record; SIGINT arrives in step `stop_at`.
 
     `seed` determines only the weights and dropout; the configuration determines the order of the
@@ -106,7 +107,10 @@ def train(data, directory, seed=1, stop_at=None, **changes):
         return step(source, target)
 
     trainer.step = recording
-    loop = Loop(trainer, config, batches_of(data), directory, run.report, run.validated.append)
+    loop = Loop(
+        *(trainer, config, batches_of(data), directory, run.report, run.validated.append),
+        check_in_place,
+    )
     try:
         loop.run()
     except Stopped:
@@ -154,6 +158,30 @@ def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
     assert seen + resumed.batches == uninterrupted.batches
     for resumed_weight, weight in zip(resumed.weights, uninterrupted.weights, strict=True):
         np.testing.assert_allclose(resumed_weight, weight, atol=1e-6)
+
+
+def test_run_that_falls_back_ends_like_an_uninterrupted_one(data, uninterrupted, tmp_path, capsys):
+    """Bit for bit: what the damaged checkpoint held was not used, and is not counted later."""
+    last = len(uninterrupted.batches)
+    train(data, tmp_path, stop_at=5, train_steps=last, checkpoint_steps=3)
+    os.truncate(tmp_path / "step-5.data-00000-of-00001", 100)
+    capsys.readouterr()
+    resumed = train(data, tmp_path, seed=9, train_steps=last, checkpoint_steps=3)
+    assert f"warning: {tmp_path / 'step-5'}: damaged (" in capsys.readouterr().err
+    assert resumed.batches == uninterrupted.batches[3:]
+    for resumed_weight, weight in zip(resumed.weights, uninterrupted.weights, strict=True):
+        np.testing.assert_array_equal(resumed_weight, weight)
+    assert saved_steps(tmp_path) == [*range(3, last, 3), last]
+    assert (tmp_path / "damaged-step-5.index").exists()
+
+
+def test_nothing_is_saved_where_the_work_directory_has_vanished(data, tmp_path):
+    def vanished():
+        raise BadInput("gone")
+
+    with pytest.raises(BadInput, match="gone"):
+        train(data, tmp_path / "checkpoints", check_in_place=vanished, train_steps=2)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
@@ -331,6 +359,24 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
     assert child.end() == 0, child.stderr
     assert f"resuming from step {last} of {last + 1}" in child.stderr
     assert saved_steps(checkpoints)[-1] == last + 1
+
+
+@pytest.mark.slow
+def test_second_run_leaves_until_the_first_is_killed(workdir):
+    first = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--eval_sentences=0")
+    first.wait_until(lambda: "perplexity" in first.stderr)
+    command = [sys.executable, "-m", "t2t_repro.train", f"--workdir={workdir}", "--train_steps=4"]
+    run = partial(
+        subprocess.run, command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    second = run()
+    assert second.returncode == 2
+    (line,) = second.stderr.splitlines()
+    assert line.startswith(f"error: {workdir}: another command trains or prepares a run there")
+    assert f"process {first.process.pid} on" in line
+    assert first.end(signal.SIGKILL) == -signal.SIGKILL
+    third = run()
+    assert third.returncode == 0, third.stderr
 
 
 @pytest.fixture(scope="module")
