@@ -1,11 +1,12 @@
 # Every target makes what it needs, the virtual environment included: .venv, Python 3.11 or later.
 PYTHON ?= python3.11
-PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
+# The versions that were tested.
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN = runs/demo
 # A file of tests stays on one core, so that what its tests share is made once.
 PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: demo test test-slow quality lint bench clean
+.PHONY: demo test test-slow quality lint audit bench clean
 
 demo: .venv/installed  ## train, score, export and translate with a small model: 3 to 6 minutes on 2 cores
 	@rm -rf $(RUN)/export
@@ -46,6 +47,9 @@ lint: .venv/installed-dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
+audit: .venv/installed-dev  ## known vulnerabilities of the versions in constraints.txt; needs a network
+	.venv/bin/python tests/audit.py
+
 bench: .venv/installed
 	.venv/bin/python -m t2t_repro.bench train
 	.venv/bin/python -m t2t_repro.bench decode
@@ -57,12 +61,12 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: setup.py | .venv/bin/python
+.venv/installed: setup.py constraints.txt | .venv/bin/python
 	@echo "installing TensorFlow and the rest into .venv (2.6 GB)"
 	@$(PIP) --editable .
 	@touch $@
 
-.venv/installed-dev: setup.py | .venv/bin/python
+.venv/installed-dev: setup.py constraints.txt | .venv/bin/python
 	@echo "installing everything and the developers' tools into .venv (4 GB)"
 	@$(PIP) --editable ".[dev]"
 	@touch $@ .venv/installed

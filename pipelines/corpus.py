@@ -22,18 +22,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pipelines import storage
+from pipelines import json_object, storage
 from pipelines.encode import (
     Pair,
     block_fingerprint,
     blocks,
     encode_split,
     fetch_split,
+    find_damage,
     find_manifest,
     text_fingerprint,
 )
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, EncodedSplit
+from pipelines.json_object import is_fingerprint
+from pipelines.shard_files import MANIFEST, Damaged
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import FILES, Vocabulary
 
 _DESCRIPTION = "corpus.json"
@@ -93,7 +96,8 @@ class Corpus:
         """The vocabulary, learnt on both sides of the training text if there is none yet.
 
         Raises:
-            BadInput: the shared directory holds another corpus, or the text cannot be used.
+            BadInput: the shared directory holds another corpus, the text cannot be used, or
+                vocabulary.model is not the one that corpus.json describes.
         """
         if not self.is_settled:
             found = self._find_description()
@@ -101,10 +105,21 @@ class Corpus:
                 self._copy(self.home, str(self.workdir))
             else:
                 self._learn()
-        return Vocabulary.load(self.workdir)
+        vocabulary = Vocabulary.load(self.workdir)
+        described = _read_description(str(self.workdir)).get("vocabulary")
+        if described not in (None, vocabulary.fingerprint):
+            raise BadInput(
+                f"{self.workdir / FILES[0]}: not the vocabulary that {_DESCRIPTION} describes (its "
+                "SHA-256 differs); copy both files back from where they were made, or begin a new "
+                "run in another --workdir"
+            )
+        return vocabulary
 
     def prepare_train(self, beam_options: list[str] | None = None) -> str:
-        """Encode missing shards of the training split, here or, given options, on Apache Beam.
+        """Encode the shards of the training split that are missing or damaged.
+
+        Args:
+            beam_options: Options of Apache Beam, which then encodes them; None encodes them here.
 
         Returns:
             The directory or address of the split.
@@ -113,16 +128,57 @@ class Corpus:
             BadInput: the text has changed since the vocabulary was learnt from it; or for the
                 reasons of `pipelines.encode.encode_split`.
         """
-        vocabulary, limit = self.vocabulary, self.max_length
-        if not (fingerprint := _read_json(str(self.workdir)).get("text")):
+        directory = self._train_directory
+        manifest = self._finished_train()
+        damage = manifest and find_damage(manifest, directory)
+        if damage:
+            _report(damage)
+        if damage or not manifest:
+            self._encode_train(beam_options)
+        return directory
+
+    def train(self) -> EncodedSplit:
+        """Return the training split, without pairs longer than `max_length`.
+
+        If a file of it is damaged, its shard is made again, once.
+        """
+        if not self._finished_train():
+            self._encode_train()
+        try:
+            return self._load("train", self._local_train())
+        except Damaged as damage:
+            if self.read_only:
+                raise
+            _report(damage)
+        self._encode_train()
+        return self._load("train", self._local_train())
+
+    @cached_property
+    def _text_fingerprint(self) -> str:
+        """The fingerprint of the training text that the vocabulary was learnt from."""
+        if not (described := _read_description(str(self.workdir))):
             raise BadInput(
                 f"{self.workdir / _DESCRIPTION}: missing; copy it back, or begin a new run in "
                 "another --workdir"
             )
-        key = f"{fingerprint} {vocabulary.fingerprint} {limit}"
-        directory = f"{self.home}/prepared/train-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-        if (self.is_settled or self.shared) and find_manifest(vocabulary, limit, directory):
-            return directory
+        return described["text"]
+
+    @property
+    def _train_directory(self) -> str:
+        """The directory or address of the training split."""
+        vocabulary = self.vocabulary  # first of all: learning it writes the description
+        key = f"{self._text_fingerprint} {vocabulary.fingerprint} {self.max_length}"
+        return f"{self.home}/prepared/train-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+    def _finished_train(self) -> Description | None:
+        """Return the manifest of the training split if it is complete and can be trusted."""
+        if not (self.is_settled or self.shared):  # the text may have changed
+            return None
+        return find_manifest(self.vocabulary, self.max_length, self._train_directory)
+
+    def _encode_train(self, beam_options: list[str] | None = None) -> None:
+        """Encode missing shards of the training split, here or, given options, on Apache Beam."""
+        vocabulary, limit, directory = self.vocabulary, self.max_length, self._train_directory
         if beam_options is None:
             manifest = encode_split(self._train_text, vocabulary, limit, directory)
         else:
@@ -131,23 +187,22 @@ class Corpus:
             manifest = encode_split_on_beam(
                 self._train_text, vocabulary, limit, directory, beam_options
             )
-        if manifest["text"] != fingerprint:
+        if manifest["text"] != self._text_fingerprint:
             storage.remove(directory, MANIFEST)
             raise BadInput(
                 f"the training text is not the text that {self.workdir / FILES[0]} was learnt "
                 "from; bring that text back, or begin a new run in another --workdir"
             )
-        return directory
 
-    def train(self) -> EncodedSplit:
-        """Return the training split, without pairs longer than `max_length`."""
-        directory = self.prepare_train()
-        if storage.is_address(directory):
-            local = self.workdir / "prepared" / Path(directory).name
-            if not self.read_only:
-                fetch_split(directory, local)
-            directory = str(local)
-        return self._load("train", directory)
+    def _local_train(self) -> str:
+        """Return the directory of the training split, copied here if it lies at an address."""
+        directory = self._train_directory
+        if not storage.is_address(directory):
+            return directory
+        local = self.workdir / "prepared" / Path(directory).name
+        if not self.read_only:
+            fetch_split(directory, local)
+        return str(local)
 
     def held_out(self, split: str) -> EncodedSplit:
         """Return the dev or test split, without pairs that the decoder would cut."""
@@ -166,7 +221,12 @@ class Corpus:
         A setting that the description lacks counts as off (false, 0, none or empty): it did not
         exist when the corpus was made.
         """
-        found = _read_json(self.home)
+        try:
+            found = _read_description(self.home)
+        except BadInput:
+            if self.shared:
+                raise
+            return {}  # from a start that failed
         found = {k: found[old] for k, old in _FORMER_NAMES.items() if old in found} | found
         off = {k: v or False for k, v in found.items()}
         differing = {k: v for k, v in self.settings.items() if (v or False) != off.get(k, False)}
@@ -174,7 +234,8 @@ class Corpus:
             return found
         if not self.shared:
             return {}  # from a start that failed, with other settings
-        other = [f"{k}: {v} (there {found.get(k, 'not set')})" for k, v in differing.items()]
+        there = {k: json_object.shown(found[k]) if k in found else "not set" for k in differing}
+        other = [f"{k}: {v} (there {there[k]})" for k, v in differing.items()]
         raise BadInput(
             f"--prepared_dir={self.shared} holds another corpus, {', '.join(other)}; use the same "
             "settings or another directory"
@@ -226,14 +287,7 @@ class Corpus:
 
     def _load(self, split: str, directory: str) -> EncodedSplit:
         """Load an encoded split; the process that made it reports its counts on stderr."""
-        try:
-            encoded = EncodedSplit.load(directory)
-        except OSError as error:
-            raise BadInput(f"{directory}: cannot be read ({error}); check the disk") from None
-        except (ValueError, KeyError) as error:
-            raise BadInput(
-                f"{directory}: damaged ({error}); delete it and run the same command again"
-            ) from None
+        encoded = EncodedSplit.load(directory, self.vocabulary.size)
         if not self.read_only:
             print(f"{split}: {encoded.report()}", file=sys.stderr)
         return encoded
@@ -246,10 +300,24 @@ class Corpus:
             storage.write(target, name, content)
 
 
-def _read_json(directory: str) -> Description:
+def _report(damage: Damaged) -> None:
+    print(
+        f"{damage.path}: damaged ({damage.reason}); reading the training text to make it again",
+        file=sys.stderr,
+    )
+
+
+def _read_description(directory: str) -> Description:
     """Return the description in a directory, empty if there is none."""
-    content = storage.read(directory, _DESCRIPTION)
+    if (content := storage.read(directory, _DESCRIPTION)) is None:
+        return {}
     try:
-        return json.loads(content) if content else {}
-    except ValueError:
-        raise BadInput(f"{directory}/{_DESCRIPTION}: damaged, no JSON; copy it again") from None
+        found = json_object.parse(content)
+        names = ("text", "text_begins", "vocabulary")
+        json_object.check(found, dict.fromkeys(names, is_fingerprint))
+    except ValueError as error:
+        raise BadInput(
+            f"{directory}/{_DESCRIPTION}: damaged ({error}); copy it back from where it was made, "
+            "or use another directory"
+        ) from None
+    return found

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import collections
 import hashlib
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,33 @@ from tqdm import tqdm
 
 from pipelines import storage
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, EncodedSplit, shard_files
+from pipelines.shard_files import (
+    MANIFEST,
+    Damaged,
+    checksum,
+    describes,
+    npy,
+    parse_manifest,
+    parse_summary,
+    shard_files,
+)
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
 Pair = Mapping[str, str]  # {"source", "target"}
 Block = tuple[int, list[Pair]]  # the block's number, counted from 0, and its pairs
-Summary = dict[str, Any]  # a shard's fingerprints, length limit, counts and file sizes
+Summary = dict[str, Any]  # a shard's fingerprints, limit, counts, file sizes and checksums
 
 # 32 MB of WMT's text, which take two seconds to encode. WMT14 has 35 (German) and 312 (French)
 # shards.
 PAIRS_PER_SHARD = 2**17
-_FORMAT = 1  # version of shards and manifest; raise it when their content or layout changes
+# A text of documents, or of no sense at all, fills a shard with fewer pairs: five blocks or so are
+# in memory. Pairs of sentences have 250 characters; this is reached with 2,048.
+_CHARACTERS_PER_SHARD = 2**28
+# Version of shards and manifest; raise it when their content or layout changes. Checksums came
+# without a new number, so that splits without them are still used.
+_FORMAT = 1
 _FETCHED = "fetched.json"  # in a local copy: the manifest that the copied files belong to
 
 
@@ -64,7 +78,8 @@ def encode_split(
     Raises:
         BadInput: All pairs were dropped, or the directory cannot be used.
     """
-    directory = str(directory)
+    directory, pairs = str(directory), iter(read())
+    first = list(islice(pairs, 1))  # a missing text is noticed while the manifest is still there
     storage.remove(directory, MANIFEST)  # it must not cover a mixture of old and new shards
     make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
     summaries = []
@@ -72,7 +87,7 @@ def encode_split(
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(desc="prepare", unit=" pairs", unit_scale=True, delay=2, mininterval=interval)
     with bar:
-        for summary in in_order(make, blocks(read())):
+        for summary in in_order(make, blocks(chain(first, pairs))):
             summaries.append(summary)
             bar.update(summary["read"])
     return write_manifest(summaries, directory)
@@ -94,7 +109,7 @@ def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path
 
     The text is not read, so a change of the text goes unnoticed.
     """
-    manifest = _json(storage.read(str(directory), MANIFEST))
+    manifest = _parsed(parse_manifest, storage.read(str(directory), MANIFEST))
     if _wanted(vocabulary, max_length).items() <= manifest.items() and all(
         _has_files(str(directory), *shard) for shard in enumerate(manifest["bytes"])
     ):
@@ -102,13 +117,30 @@ def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path
     return None
 
 
+def find_damage(manifest: Summary, directory: str | Path) -> Damaged | None:
+    """Return an error about the first file of a split whose checksum is wrong, or None."""
+    for number, checksums in enumerate(manifest.get("checksums", [])):
+        for name, wanted in zip(shard_files(number)[:2], checksums, strict=True):
+            content = storage.read(str(directory), name)
+            if content is None or checksum(content) != wanted:
+                return Damaged(f"{directory}/{name}", f"its checksum is not {wanted}")
+    return None
+
+
 def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
-    """Yield the text in numbered blocks of `PAIRS_PER_SHARD` pairs; the last may be shorter."""
-    iterator = iter(examples)
-    for number in count():
-        if not (pairs := list(islice(iterator, PAIRS_PER_SHARD))):
-            return
-        yield number, pairs
+    """Yield the text in numbered blocks of `PAIRS_PER_SHARD` pairs; the last may be shorter.
+
+    A block ends earlier where it reaches 268 million characters.
+    """
+    numbers, pairs, characters = count(), [], 0
+    for pair in examples:
+        pairs.append(pair)
+        characters += len(pair["source"]) + len(pair["target"])
+        if len(pairs) == PAIRS_PER_SHARD or characters >= _CHARACTERS_PER_SHARD:
+            yield next(numbers), pairs
+            pairs, characters = [], 0
+    if pairs:
+        yield next(numbers), pairs
 
 
 def text_fingerprint(block_fingerprints: Iterable[str]) -> str:
@@ -122,26 +154,32 @@ def block_fingerprint(pairs: Iterable[Pair]) -> str:
 
 
 def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directory: str) -> Summary:
-    """Write the shard of a block unless it is up to date, and return its summary."""
+    """Write the shard of a block unless it is up to date, and return its summary.
+
+    A shard is up to date if its summary has the fingerprints of the text and the vocabulary, and
+    the checksums of its files. Summaries of earlier versions have none; their shards are made anew.
+    """
     number, pairs = block
-    ids_file, lengths_file, summary_file = shard_files(number)
+    *names, summary_file = shard_files(number)
     wanted = _wanted(vocabulary, max_length) | {"text": block_fingerprint(pairs)}
-    found = _json(storage.read(directory, summary_file))
-    if wanted.items() <= found.items() and _has_files(directory, number, found["bytes"]):
-        return found
+    wanted |= {"number": number, "read": len(pairs)}
+    found = _parsed(parse_summary, storage.read(directory, summary_file))
+    if wanted.items() <= found.items():
+        if describes(found, *(storage.read(directory, name) or b"" for name in names)):
+            return found
+        print(f"{directory}/{summary_file[:-5]}: damaged; it is made again", file=sys.stderr)
     ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
     storage.remove(directory, summary_file)  # until the files that it describes are written
-    files = {ids_file: _npy(ids), lengths_file: _npy(lengths)}
+    files = dict(zip(names, (npy(ids), npy(lengths)), strict=True))
     for name, content in files.items():
         storage.write(directory, name, content)
     summary = wanted | {
-        "number": number,
-        "read": len(pairs),
         "pairs": len(lengths),
         "source_tokens": int(lengths[:, 0].sum()),
         "target_tokens": int(lengths[:, 1].sum()),
         "dropped": dropped,
         "bytes": [len(content) for content in files.values()],
+        "checksums": [checksum(content) for content in files.values()],
     }
     storage.write(directory, summary_file, _text(summary))
     return summary
@@ -181,6 +219,7 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
         "target_tokens": sum(summary["target_tokens"] for summary in summaries),
         "dropped": dict(dropped),
         "bytes": [summary["bytes"] for summary in summaries],
+        "checksums": [summary["checksums"] for summary in summaries],
     }
     storage.write(directory, MANIFEST, _text(manifest))
     return manifest
@@ -200,9 +239,10 @@ def fetch_split(address: str, directory: Path) -> None:
 
     Raises:
         BadInput: There is no finished split at the address.
+        Damaged: A file at the address is missing or damaged.
     """
     content, local = storage.read(address, MANIFEST), str(directory)
-    manifest = _json(content)
+    manifest = _parsed(parse_manifest, content)
     if content is None or not manifest:
         raise BadInput(
             f"{address}: no finished split there, {MANIFEST} is missing or damaged; create it "
@@ -213,19 +253,20 @@ def fetch_split(address: str, directory: Path) -> None:
             storage.remove(local, name)
         storage.write(local, _FETCHED, content)
     for number, sizes in enumerate(manifest["bytes"]):
-        for name, size in zip(shard_files(number)[:2], sizes, strict=True):
-            if storage.size(local, name) != size:
-                storage.write(local, name, _read_all(address, name, size))
+        checksums = manifest["checksums"][number] if "checksums" in manifest else [None, None]
+        for name, size, wanted in zip(shard_files(number)[:2], sizes, checksums, strict=True):
+            copied = storage.read(local, name) if storage.size(local, name) == size else None
+            if copied is None or wanted not in (None, checksum(copied)):
+                storage.write(local, name, _read_all(address, name, size, wanted))
     storage.write(local, MANIFEST, content)
 
 
-def _read_all(address: str, name: str, size: int) -> bytes:
+def _read_all(address: str, name: str, size: int, wanted: str | None) -> bytes:
     content = storage.read(address, name)
     if content is None or len(content) != size:
-        raise BadInput(
-            f"{address}: {name} is missing or cut short; create the split again with python -m "
-            "t2t_repro.prepare"
-        )
+        raise Damaged(f"{address}/{name}", "missing or cut short")
+    if wanted not in (None, checksum(content)):
+        raise Damaged(f"{address}/{name}", f"its checksum is not {wanted}")
     return content
 
 
@@ -257,23 +298,16 @@ def _has_files(directory: str, number: int, sizes: list[int]) -> bool:
     return [storage.size(directory, name) for name in names] == sizes
 
 
-def _npy(values: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
-
-
 def _text(values: Summary) -> bytes:
     return (json.dumps(values, indent=2) + "\n").encode()
 
 
-def _json(content: bytes | None) -> Summary:
-    """Parse a JSON object; return {} if the content is missing or damaged."""
+def _parsed(parse: Callable[[bytes], Summary], content: bytes | None) -> Summary:
+    """Parse a manifest or a summary; return {} if it is missing or damaged."""
     try:
-        values = json.loads(content) if content else {}
+        return parse(content) if content else {}
     except ValueError:
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _digest(text: str) -> str:

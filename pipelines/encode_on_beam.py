@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from pipelines import storage
 from pipelines.encode import Block, Pair, Summary, blocks, make_shard, write_manifest
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST
+from pipelines.shard_files import MANIFEST, parse_manifest
 from pipelines.vocabulary import Vocabulary
 
 
@@ -70,7 +69,7 @@ def encode_split_on_beam(
             f"{directory}: Beam's workers finished, but {MANIFEST} is missing; with more than "
             "one machine, give a --prepared_dir that all of them reach"
         )
-    return json.loads(content)
+    return parse_manifest(content)
 
 
 def _pipeline(options: list[str]) -> Any:

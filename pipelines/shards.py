@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import resource
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +16,7 @@ from typing import Any
 
 import numpy as np
 
-MANIFEST = "manifest.json"
-
-
-def shard_files(number: int) -> tuple[str, str, str]:
-    """Return the names of a shard's ids, lengths and summary files; the summary is written last."""
-    stem = f"shard-{number:05d}"
-    return f"{stem}.ids.npy", f"{stem}.lengths.npy", f"{stem}.json"
+from pipelines.shard_files import MANIFEST, Damaged, read_manifest, read_shard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,22 +30,30 @@ class EncodedSplit:
     manifest: Mapping[str, Any]
 
     @classmethod
-    def load(cls, directory: str | Path) -> EncodedSplit:
-        """Open a folder that `encode.encode_split` has finished; 4.5M pairs take 0.1 s.
+    def load(cls, directory: str | Path, vocabulary_size: int | None = None) -> EncodedSplit:
+        """Open a folder that `encode.encode_split` has finished; 4.5M pairs take 0.2 s.
+
+        Args:
+            directory: The folder.
+            vocabulary_size: Every id must be less; None if that is not known.
 
         Raises:
-            OSError: The manifest is missing, or a file cannot be read.
-            ValueError: A file is damaged.
+            Damaged: A file is missing, or not what the manifest describes.
+            BadInput: A file cannot be read.
         """
         directory = Path(directory)
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_manifest(directory / MANIFEST)
         _allow_open_files()
-        shards = [_shard(directory, number) for number in range(manifest["shards"])]
-        ids, lengths = [shard[0] for shard in shards], [shard[1] for shard in shards]
-        result = cls.from_shards(ids, lengths, manifest)
-        if len(result) != manifest["pairs"]:
-            raise ValueError(f"{len(result)} pairs, wanted {manifest['pairs']}")
-        return result
+        shards = [
+            read_shard(directory, number, manifest, vocabulary_size)
+            for number in range(manifest["shards"])
+        ]
+        pairs = sum(len(lengths) for _, lengths in shards)
+        if not pairs or pairs != manifest["pairs"]:
+            reason = f"{manifest['pairs']:,} pairs, but its shards have {pairs:,}"
+            raise Damaged(directory / MANIFEST, reason)
+        ids, lengths = zip(*shards, strict=True)
+        return cls.from_shards(ids, lengths, manifest)
 
     @classmethod
     def from_shards(
@@ -138,17 +139,3 @@ def _allow_open_files() -> None:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # macOS allows less than its hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _shard(directory: Path, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a shard's ids, memory-mapped, and its lengths."""
-    ids_file, lengths_file, _ = shard_files(number)
-    try:
-        # A plain array: slicing an np.memmap takes five times as long.
-        ids = np.asarray(np.load(directory / ids_file, mmap_mode="r"))
-        lengths = np.load(directory / lengths_file)
-    except EOFError as error:
-        raise ValueError(f"shard {number} is cut short") from error
-    if lengths.sum() != len(ids):
-        raise ValueError(f"{ids_file} does not fit {lengths_file}")
-    return ids, lengths

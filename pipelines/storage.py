@@ -18,9 +18,11 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from pipelines import regular_file
 from pipelines.errors import BadInput
 
 _UNFINISHED = re.compile(r"\..+\.unfinished-(?P<host>.*)-(?P<pid>\d{1,9})")
+_LARGEST = 1 << 30  # bytes of a file that is read whole; a shard of WMT14 has 16 million
 _ABANDONED = 24 * 3600  # seconds after which a file of another host's process counts as left over
 
 
@@ -99,10 +101,22 @@ def _is_abandoned(path: Path, host: str, pid: str) -> bool:
 
 
 def read(directory: str, name: str) -> bytes | None:
-    """Return a file's content, or None if there is no such file."""
+    """Return a file's content, or None if there is no such file.
+
+    Raises:
+        BadInput: The file cannot be read, or a pipe, a device or a directory is in its place.
+    """
     path = posixpath.join(directory, name)
     if not is_address(directory):
-        return Path(path).read_bytes() if Path(path).exists() else None
+        try:
+            return regular_file.read(path, _LARGEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise BadInput(
+                f"{path}: cannot be read ({error.strerror or error}); check the disk and the "
+                "permissions, or copy the file again"
+            ) from None
     with _gfile(directory) as gfile:
         if not gfile.exists(path):
             return None

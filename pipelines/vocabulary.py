@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sentencepiece
 
-from pipelines import storage
+from pipelines import regular_file, storage
 from pipelines.errors import BadInput
 from pipelines.word_counts import word_counts
 
@@ -45,6 +45,8 @@ _FIRST_BYTE = 3  # ids 3 to 258 are the pieces <0x00> to <0xFF>
 # Two ids that no encoded text contains: the bytes 0x01 and 0x02 are control characters, which are
 # removed.
 MARKS = _FIRST_BYTE + 1, _FIRST_BYTE + 2
+
+_MOST_BYTES = 1 << 26  # of a model; 40,000 pieces take 0.9 MB, a million 20 MB
 
 FILES = _MODEL, _LISTING = "vocabulary.model", "vocabulary.vocab"
 
@@ -101,7 +103,8 @@ class Vocabulary:
 
     Raises:
         RuntimeError: The content is not a sentencepiece model.
-        ValueError: The model has other special ids or lacks byte pieces.
+        ValueError: The model has other special ids, lacks byte pieces, or has pieces that are not
+            UTF-8.
     """
 
     def __init__(self, model: bytes):
@@ -111,6 +114,7 @@ class Vocabulary:
         ids = (spm.pad_id(), spm.eos_id(), spm.unk_id(), spm.bos_id(), spm.piece_to_id("<0x00>"))
         if ids != (PAD, EOS, _UNK, -1, _FIRST_BYTE):
             raise ValueError(f"pad, eos, unk, bos and <0x00> have the ids {ids}")
+        spm.id_to_piece(list(range(spm.get_piece_size())))  # decodes every piece
         self._words = _Words(spm)
 
     @classmethod
@@ -168,7 +172,7 @@ class Vocabulary:
         """
         path = Path(directory) / _MODEL
         try:
-            return cls(path.read_bytes())
+            return cls(regular_file.read(path, _MOST_BYTES))
         except (OSError, RuntimeError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "damaged, or made by another program"
             raise BadInput(

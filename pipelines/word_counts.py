@@ -18,16 +18,21 @@ _MOST_WORDS, _MOST_CHARACTERS = 1 << 23, 100_000_000
 def word_counts(sentences: Iterable[str]) -> Counter[str]:
     """Count the words of the sentences, split at each space; empty words are counted, too."""
     counts: Counter[str] = Counter()
-    iterator = iter(sentences)
+    iterator, characters = iter(sentences), 0
     # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(desc="vocabulary", unit=" sentences", unit_scale=True, delay=2, mininterval=interval)
     with bar:
         while some := list(islice(iterator, _COUNTED_AT_ONCE)):
-            counts.update(" ".join(some).split(" "))
+            text = " ".join(some)
+            counts.update(text.split(" "))
             bar.update(len(some))
-            if len(counts) > 2 * _MOST_WORDS:
-                counts = _most_frequent(counts)
+            characters += len(text)
+            # A text of fewer but huge words, such as one without spaces, fills memory, too.
+            if characters > 4 * _MOST_CHARACTERS:
+                characters = sum(map(len, counts))
+            if len(counts) > 2 * _MOST_WORDS or characters > 4 * _MOST_CHARACTERS:
+                counts, characters = _most_frequent(counts), 0
     return _most_frequent(counts)
 
 

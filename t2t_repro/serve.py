@@ -23,6 +23,11 @@ def parser() -> argparse.ArgumentParser:
     add("--host", default=Options.host, help="address to listen at; 0.0.0.0: at every one")
     _add_number(flags, "port", "port to listen at; 0: a free one", 0, 65_535)
     _add_number(flags, "poll_s", "time between looks for new versions", 0.01, 86_400)
+    add(
+        "--verify",
+        action="store_true",
+        help="serve a version only if all its files have the SHA-256 in its settings.json",
+    )
     add("--no_access_log", action="store_true", help="do not log each request")
     _add_queue(flags)
     _add_limits(flags)

@@ -30,6 +30,11 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--litert", type=Path, help="instead: an export for LiteRT, or one version of it"
     )
+    flags.add_argument(
+        "--verify",
+        action="store_true",
+        help="first compare all files of the export with the SHA-256 in its settings.json",
+    )
     cli.add_number(
         flags,
         "--nbest",
@@ -62,6 +67,8 @@ def main() -> None:
         raise BadInput("wanted one of --workdir, --saved_model and --litert")
     if settings and not given.workdir:
         raise BadInput(f"--{next(iter(settings))}: an export has its decode settings in it")
+    if given.verify and given.workdir:
+        raise BadInput("--verify: an export's files have digests; wanted --saved_model or --litert")
     if given.strict and not given.workdir:
         raise BadInput("--strict: an export has no checkpoints; leave it out")
     if given.workdir:
@@ -105,6 +112,8 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "Lines":
     from t2t_repro.serving import exports
 
     n_best = given.nbest or 1
+    if given.verify:
+        exports.verify(given.saved_model or given.litert)
     if given.litert:  # needs no TensorFlow
         return exports.litert(given.litert, n_best)
     tensorflow_log.quiet()

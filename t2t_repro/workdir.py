@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines import storage
+from pipelines import json_object, regular_file, storage
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro.config import Config
@@ -130,11 +130,17 @@ class Workdir:
         """Return results.json, empty if there is none; raise BadInput if it is damaged."""
         path = self.results_file
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError:
+            found = json_object.parse(regular_file.read(path, json_object.MOST_BYTES))
+            json_object.check(found, dict.fromkeys(found, _is_object))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or f"damaged, {error}"
             raise BadInput(
-                f"{path}: damaged, no JSON; move it away and run the same command again"
+                f"{path}: {reason}; wanted scores as `evaluate` writes them: move it away and run "
+                "the same command again"
             ) from None
+        return found
 
     def add_result(self, name: str, result: Mapping[str, Any]) -> None:
         """Put a split's scores, or the cost, into results.json and keep the rest."""
@@ -161,3 +167,7 @@ class Workdir:
                 f"{self.path}: cannot be written to ({error.strerror}); wanted a directory for the "
                 "run, new or of an earlier one: give another --workdir"
             ) from None
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)

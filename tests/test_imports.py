@@ -17,8 +17,9 @@ FILES = {
 # The rooms from the lowest layer up: a room may import the rooms before it, and its own files. A
 # file at the top of a package is a room of its own; the commands are one room.
 PIPELINES = (
-    *("errors", "storage", "workers", "sources", "word_counts", "vocabulary", "parsing", "toy"),
-    *("shards", "encode", "encode_on_beam", "corpus", "buckets", "batching", "augmentation"),
+    *("errors", "regular_file", "json_object", "storage", "workers", "sources", "word_counts"),
+    *("vocabulary", "parsing", "toy", "shard_files", "shards", "encode", "encode_on_beam"),
+    *("corpus", "buckets", "batching", "augmentation"),
 )
 T2T_REPRO = (
     *("settings", "yaml_files", "config", "streams", "tensorflow_log", "lock", "workdir"),

@@ -13,6 +13,9 @@ from pipelines.sources import text_files
 ROOT = "TOP"
 # Names of the root: none in the LDC's files, ROOT in GUM, S1 in the output of Charniak's parser.
 _ROOTS = ("", ROOT, "ROOT", "S1")
+# The longest tree of a file, in characters without indentation; GUM's longest has 1,641. Without a
+# bound, one bracket that never closes would make a tree of the whole rest of the file.
+_LONGEST = 1 << 16
 TRACE = "-NONE-"  # the tag of traces and of all other leaves that stand for no word
 
 # A leaf, an opening bracket with its label, a closing bracket, or stray text that belongs to no
@@ -109,7 +112,8 @@ def read(path: str | Path) -> Iterator[Tree]:
     """Yield the trees of a file, plain or .gz; a tree may extend over any number of lines.
 
     Raises:
-        BadInput: The file is unusable (see `text_files.lines`), or a text in it is not a tree.
+        BadInput: The file is unusable (see `text_files.lines`), or a text in it is not a tree, or
+            is one of more than 65,536 characters.
     """
     for number, text in _texts(path):
         try:
@@ -121,16 +125,23 @@ def read(path: str | Path) -> Iterator[Tree]:
 def _texts(path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield (number of the first line, text) of each tree, which ends where all brackets close."""
     parts: list[str] = []
-    depth = first = 0
+    depth = first = length = 0
     for number, line in enumerate(text_files.lines(path), start=1):
         for part in filter(None, re.split(r"(?<=\))", line.strip())):
             first = first if parts else number
             parts.append(part)
+            length += len(part)
+            if length > _LONGEST:
+                raise BadInput(
+                    f"{path}, line {first}: a tree of more than {_LONGEST:,} characters; wanted "
+                    "the tree of one sentence: look there for a bracket that never closes"
+                )
             depth += part.count("(") - part.count(")")
             if depth <= 0 and part.endswith(")"):
                 yield first, "".join(parts)
-                parts, depth = [], 0
+                parts, depth, length = [], 0, 0
         parts.extend([" "] * bool(parts))
+        length += bool(parts)
     if parts:
         yield first, "".join(parts)
 

@@ -4,8 +4,8 @@ Only "\n" ends a line. `str.splitlines` also splits at U+0085, U+2028 and simila
 real corpora contain inside sentences (the 2009 news tests do), and Python's text mode also splits
 at a lone "\r". Either would misalign all later lines with their translations.
 
-All readers stream: memory does not grow with the file, and an error in a line is raised when the
-reader reaches that line.
+All readers stream: memory does not grow with the file, whatever a .gz unpacks to, and an error in a
+line is raised when the reader reaches that line.
 """
 
 import contextlib
@@ -13,14 +13,19 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
+from pipelines import regular_file
 from pipelines.errors import BadInput
+
+# Bytes; no sentence is as long, and a file without line feeds would otherwise be read whole.
+_LONGEST_LINE = 1 << 24
 
 
 @contextlib.contextmanager
-def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
     """Open a file to read its content, decompressed on the fly if its name ends in ".gz".
 
     Raises:
@@ -28,8 +33,8 @@ def open_bytes(path: str | Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
     """
     gzipped = Path(path).suffix == ".gz"
     try:
-        with gzip.open(path) if gzipped else open(path, "rb") as file:
-            yield file
+        with regular_file.opened(path) as file:
+            yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if gzipped else file
     except FileNotFoundError as error:
         raise BadInput(
             f"{path}: no such file; wanted a UTF-8 text file, one sentence per line: check the path"
@@ -50,11 +55,18 @@ def lines(path: str | Path) -> Iterator[str]:
     r"""Yield each line of a file without its "\n" or "\r\n"; an empty line is an empty string.
 
     Raises:
-        BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8.
+        BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8
+            or has more than 16 MiB.
     """
     number = 0
     with open_bytes(path) as file:
-        for number, line in enumerate(file, start=1):
+        read_line = partial(file.readline, _LONGEST_LINE + 1)
+        for number, line in enumerate(iter(read_line, b""), start=1):
+            if len(line) > _LONGEST_LINE:
+                raise BadInput(
+                    f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; wanted one "
+                    "sentence per line, each ended by a line feed: check that the file is text"
+                )
             yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
     if number == 0:
         raise BadInput(f"{path}: empty file; wanted one sentence per line: fill it or leave it out")
@@ -85,13 +97,13 @@ def tab_separated(path: str | Path) -> Iterator[dict[str, str]]:
         BadInput: The file is unusable (see `lines`), or a line does not have exactly one tab.
     """
     for number, line in enumerate(lines(path), start=1):
-        fields = line.split("\t")
-        if len(fields) != 2:
+        if (tabs := line.count("\t")) != 1:
             raise BadInput(
-                f"{path}, line {number}: {len(fields) - 1} tabs; wanted exactly one, "
-                "source<TAB>target: remove other columns (cut -f1,2) or fix the line"
+                f"{path}, line {number}: {tabs} tabs; wanted exactly one, source<TAB>target: "
+                "remove other columns (cut -f1,2) or fix the line"
             )
-        yield {"source": fields[0], "target": fields[1]}
+        source, target = line.split("\t")
+        yield {"source": source, "target": target}
 
 
 def _decode(line: bytes, path: str | Path, number: int) -> str:

@@ -59,12 +59,15 @@ def open_builder(
     Raises:
         BadInput: The data set is prepared in `data_dir`, but damaged.
     """
+    where = Path(data_dir or tfds.core.constants.DATA_DIR, cls.name, config)
+    for path in where.rglob("*"):  # TFDS would wait for ever for somebody to write to a pipe
+        if not (path.is_file() or path.is_dir()):
+            raise _damaged(where, f"{path.relative_to(where)} is not a file")
     try:
         return cls(config=config, data_dir=data_dir)
     except OSError:
         raise
     except Exception as error:  # from json, protobuf or TFDS, whichever meets the damage first
-        where = Path(data_dir or tfds.core.constants.DATA_DIR, cls.name, config)
         raise _damaged(where, reason(error)) from error
 
 

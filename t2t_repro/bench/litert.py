@@ -10,7 +10,6 @@ CTranslate2 is measured with a thread for each core, and with one: on an idle vi
 threads sleep so deeply between products that one thread can be faster.
 """
 
-import json
 import multiprocessing
 import os
 import statistics
@@ -94,16 +93,17 @@ def _write(export: Path, peer: Path) -> None:
 def write_export(model: Any, vocabulary: Vocabulary, decode: config.Decode, export: Path) -> None:
     """Write a model that no run has trained as a LiteRT export in int8, in a new directory."""
     from t2t_repro.serving import litert
-    from t2t_repro.serving.export_directory import FORMAT_VERSION, digests
+    from t2t_repro.serving.export_directory import FORMAT_VERSION
+    from t2t_repro.serving.export_files import write_settings
 
     export.mkdir()
     litert.write_model(model, vocabulary, decode, export, "int8")
     settings = {
         **{"format": "litert", "format_version": FORMAT_VERSION, "output": "text"},
         **{"problem": "random words", "variant": "base", "model": vars(config.Model())},
-        **{"decode": vars(decode), "sha256": digests(export)},
+        "decode": vars(decode),
     }
-    (export / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    write_settings(export, settings)
 
 
 def random_vocabulary() -> Vocabulary:

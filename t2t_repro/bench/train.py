@@ -1,24 +1,21 @@
 """Training speed, beside the speed of a large matrix product on the same machine.
 
 A step is forward pass, backward pass and Adam, with dropout 0.1 and label smoothing 0.1, through
-the Trainer and the input pipeline. Batches have no padding and come from a split on disk; the
+the Trainer and the input pipeline. Batches have no padding and come from a split in memory; the
 measured time includes fetching the next batch. FLOPs count the products with weight matrices
 (see `model.flops`); for base, attention's own products would add about 2 %.
 """
 
 import dataclasses
 import itertools
-import json
 import math
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelines.batching import Batching
-from pipelines.shards import MANIFEST, EncodedSplit, shard_files
+from pipelines.shards import EncodedSplit
 from t2t_repro import config
 from t2t_repro.distributed.machine import matmul_gflops, median_seconds
 from t2t_repro.model import flops
@@ -72,12 +69,11 @@ def rows(repeats: int, account: bool) -> Iterator[Row]:
     for size, workload in WORKLOADS.items():
         for precision in PRECISIONS:
             matmul = matmul_gflops(precision.removeprefix("mixed_"), repeats)
-            with tempfile.TemporaryDirectory() as folder:
-                split = equal_length_split(workload, Path(folder))
-                seconds = median_seconds(Training(workload, precision, split), repeats)
-                row = {"size": size} | figures(workload, precision, seconds, matmul)
-                if account:
-                    row |= _breakdown(workload, precision, split, seconds, matmul, repeats)
+            split = equal_length_split(workload)
+            seconds = median_seconds(Training(workload, precision, split), repeats)
+            row = {"size": size} | figures(workload, precision, seconds, matmul)
+            if account:
+                row |= _breakdown(workload, precision, split, seconds, matmul, repeats)
             yield row
 
 
@@ -138,19 +134,16 @@ class Training:
         return self.trainer.step(*next(self.batches)).numpy()
 
 
-def equal_length_split(workload: Workload, folder: Path) -> EncodedSplit:
-    """Write a split of `_BATCHES` batches, in which all sentences have one length, and load it.
+def equal_length_split(workload: Workload) -> EncodedSplit:
+    """Return a split of `_BATCHES` batches, in which all sentences have one length.
 
     Sentences are random pieces and EOS.
     """
     pairs, length = _BATCHES * workload.batch, workload.length
     ids = np.random.default_rng(0).integers(3, workload.rows, (pairs * 2, length), np.uint16)
     ids[:, -1] = _EOS
-    ids_file, lengths_file, _ = shard_files(0)
-    np.save(folder / ids_file, ids.ravel())
-    np.save(folder / lengths_file, np.full((pairs, 2), length, np.int32))
-    (folder / MANIFEST).write_text(json.dumps({"shards": 1, "pairs": pairs}), encoding="utf-8")
-    return EncodedSplit.load(folder)
+    lengths = np.full((pairs, 2), length, np.int32)
+    return EncodedSplit.from_shards([ids.ravel()], [lengths], {"pairs": pairs})
 
 
 def _breakdown(
@@ -179,9 +172,8 @@ def _breakdown(
     def without(**changes: Any) -> float:
         """Return the milliseconds that a changed workload saves."""
         changed = workload._replace(**changes)
-        with tempfile.TemporaryDirectory() as folder:
-            pairs = equal_length_split(changed, Path(folder))
-            return (seconds - median_seconds(Training(changed, precision, pairs), repeats)) * 1e3
+        pairs = equal_length_split(changed)
+        return (seconds - median_seconds(Training(changed, precision, pairs), repeats)) * 1e3
 
     training = Training(workload, precision, split)
     batch = next(training.batches)

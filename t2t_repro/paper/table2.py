@@ -5,7 +5,9 @@ from typing import Any
 
 import yaml
 
+from pipelines import json_object
 from pipelines.errors import BadInput
+from pipelines.json_object import is_number, is_text
 from t2t_repro.config import Config, config_dir
 
 _COLUMNS = ("bleu_de", "bleu_fr", "flops_de", "flops_fr")
@@ -33,10 +35,12 @@ def listing(
             training is not finished.
 
     Raises:
-        BadInput: The scores are not those of translations.
+        BadInput: The scores are not those of translations, or the cost is damaged.
     """
     if "paper_bleu" not in scores:
         raise BadInput(f"--table2: Table 2 is about translation, which {config.problem} is not")
+    if spent is not None:
+        _check_cost(spent)
     ours = _ours(config, scores, spent)
     table = printed() | {f"here: {config.problem}, {config.variant}": ours}
     width = max(map(len, table))
@@ -54,6 +58,31 @@ def listing(
     if spent and spent["formula_flops"] is None:
         device = spent["device"]
         yield f"no FLOPs by the paper's formula: the sustained speed of {device} is unknown"
+
+
+def _check_cost(spent: Mapping[str, Any]) -> None:
+    """Raise BadInput if the cost is not as `cost.run_cost` returns it."""
+
+    def are_flops(value: Any) -> bool:
+        return (
+            isinstance(value, dict)
+            and all(map(is_text, value))
+            and all(map(is_number, value.values()))
+        )
+
+    wanted = {
+        "flops": is_number,
+        "formula_flops": lambda value: value is None or is_number(value),
+        "paper_flops": are_flops,
+        "device": is_text,
+    }
+    try:
+        json_object.check(spent, wanted)
+    except ValueError as error:
+        raise BadInput(
+            f"--table2: results.json is damaged, 'cost': {error}; run python -m t2t_repro.train "
+            "with the same --workdir, which trains no further and writes it again"
+        ) from None
 
 
 def _ours(

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.parsing.trees import Bracket, Tree
@@ -187,7 +189,7 @@ def counts(gold: Tree, test: Tree | None, rules: Rules = COLLINS) -> Counts:
         gold=len(expected),
         test=len(found),
         matched=(Counter(expected) & Counter(found)).total(),
-        crossing=sum(any(_cross(one, other) for other in expected) for one in found),
+        crossing=_count_crossing(expected, found),
         words=len(tags[0]),
         tags=sum(one == other for one, other in zip(*tags, strict=True)),
     )
@@ -215,10 +217,36 @@ def _tags(tree: Tree, rules: Rules) -> list[str]:
     return [rules.equal_labels.get(tag, tag) for tag, _ in tree.leaves]
 
 
-def _cross(one: Bracket, other: Bracket) -> bool:
-    """Return whether two brackets overlap and neither contains the other."""
-    first, second = sorted([one[1:], other[1:]])
-    return first[0] < second[0] < first[1] < second[1]
+def _count_crossing(expected: Sequence[Bracket], found: Sequence[Bracket]) -> int:
+    """Return how many of `found` overlap one of `expected`, neither containing the other.
+
+    A bracket from s to e crosses those that start between s and e and end after e, and those that
+    end between s and e and start before s. A file may hold any tree, so n brackets take n log n
+    steps.
+    """
+    if not expected or not found:
+        return 0
+    starts, ends = np.array([bracket[1:] for bracket in expected]).T
+    s, e = np.array([bracket[1:] for bracket in found]).T
+    last = np.zeros(max(ends.max(), e.max()) + 1, int)  # the end of what starts at a place
+    np.maximum.at(last, starts, ends)
+    first = np.full(len(last), len(last))  # the start of what ends at a place
+    np.minimum.at(first, ends, starts)
+    return int(((_most(last, s + 1, e) > e) | (-_most(-first, s + 1, e) < s)).sum())
+
+
+def _most(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the maximum of values[start:end] for each start and end; where empty, one less."""
+    result = np.full(len(start), values.min() - 1)
+    length = np.maximum(end - start, 0)
+    level, table = 1, values  # table[i] is the maximum of values[i : i + level]
+    while (length >= level).any():
+        chosen = (length >= level) & (length < 2 * level)
+        both = table[start[chosen]], table[end[chosen] - level]
+        result[chosen] = np.maximum(*both)
+        table = np.maximum(table[:-level], table[level:])
+        level *= 2
+    return result
 
 
 def _align_quotes(gold: Tree, test: Tree, rules: Rules) -> tuple[Tree, Tree]:

@@ -17,7 +17,7 @@ from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from pipelines.workers import follow_parent
 from t2t_repro import tensorflow_log
-from t2t_repro.serving import exports
+from t2t_repro.serving import export_files, exports
 
 # Where all cores translate, the server still reads requests at once: they become full batches.
 _NICENESS = 5
@@ -54,10 +54,9 @@ class _Engine:
         if self.settings.get("format") == "saved_model":
             tensorflow_log.quiet()
         self.translator: Any = exports.open_export(path, threads)
-        self.vocabulary = next(
-            (Vocabulary.load(at) for at in _places(path) if (at / "vocabulary.model").exists()),
-            None,
-        )
+        folder = export_files.beside_model(path)
+        exists = (folder / "vocabulary.model").exists()
+        self.vocabulary = Vocabulary.load(folder) if exists else None
 
     def nbest(self, texts: list[str], count: int) -> Batch:
         rows = self.translator.nbest(texts, count)
@@ -151,23 +150,19 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
         raise RuntimeError(f"{type(error).__name__}: {reason}") from None
 
 
-def _places(path: Path) -> tuple[Path, Path]:
-    """Return where the files beside the model lie: in a SavedModel, in its assets.extra."""
-    return path, path / "assets.extra"
-
-
 def _settings(path: Path) -> dict[str, Any]:
-    file = next(
-        (at / "settings.json" for at in _places(path) if (at / "settings.json").exists()),
-        path / "settings.json",
-    )
+    settings = export_files.settings(path)
+    export_files.decode(path, settings)
     try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        int(settings["decode"]["max_source_length"])
-        described(settings), settings["output"], settings["format"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BadInput(
-            f"{path}: not a usable export (settings.json: {error}); make one with "
-            "python -m t2t_repro.export"
-        ) from None
+        model = settings["model"]
+        words = [settings[name] for name in ("problem", "variant", "format")]
+        counts = [model["num_layers"], model["num_heads"]]
+        if not all(isinstance(word, str) for word in words):
+            raise ValueError("problem, variant or format is no word")
+        if not all(type(count) is int for count in counts):
+            raise ValueError("num_layers or num_heads is no whole number")
+        if settings["output"] not in ("text", "trees"):
+            raise ValueError("output is neither text nor trees")
+    except (ValueError, LookupError, TypeError) as error:
+        raise export_files.unusable(path, f"settings.json: {error}") from None
     return settings

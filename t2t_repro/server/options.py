@@ -24,5 +24,6 @@ class Options:
     max_lines: int = 128
     max_characters: int = 10_000
     poll_s: float = 1.0
+    verify: bool = False
     token: str = ""
     allow_origin: str = ""

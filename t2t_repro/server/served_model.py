@@ -11,6 +11,7 @@ from t2t_repro.server.engine import Description
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.worker import Worker
+from t2t_repro.serving import export_files
 from t2t_repro.serving.exports import is_export
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class Version:
     """
 
     def __init__(self, number: int, path: Path, options: Options, metrics: Metrics):
-        self.number, self.path = number, path
+        self.number = number
         self.files = _files(path)  # before they are read
         self._options, self._metrics = options, metrics
         limit = options.timeout_s + 1  # all requests of a batch have been given up by then
@@ -146,6 +147,8 @@ class ServedModel:
     async def _load(self, number: int, path: Path) -> bool:
         version = Version(number, path, self._options, self._metrics)
         try:
+            if self._options.verify:
+                await asyncio.to_thread(export_files.verify, path)
             await version.load()
         except Exception as error:
             self.failures[number] = version.files, str(error)

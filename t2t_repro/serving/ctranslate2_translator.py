@@ -9,16 +9,19 @@ from pathlib import Path
 
 import ctranslate2
 
-from pipelines.errors import BadInput
+from pipelines import regular_file
 from pipelines.parsing.linear_trees import tree_of
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.decoding.lines import Line
+from t2t_repro.serving import export_files
 
 _LENGTH_PENALTY = 0.6  # exponent of CTranslate2's own penalty, by which it prunes
 _BATCH = 64  # sentences decoded at once
+_PIECES = "shared_vocabulary.json"  # by id, as CTranslate2 reads them
+_MOST_BYTES = 1 << 26  # of that file; with 37,000 pieces it has 500 KB
 
 # What reading damaged files may raise.
-_FAILURES = (OSError, ValueError, ArithmeticError, LookupError, TypeError, RuntimeError)
+_FAILURES = OSError, ValueError, ArithmeticError, LookupError, TypeError, RuntimeError, MemoryError
 
 
 class Translator:
@@ -33,24 +36,24 @@ class Translator:
     """
 
     def __init__(self, directory: Path, threads: int | None = None):
+        export_files.check(directory, "model.bin")
+        settings = export_files.settings(directory)
+        decode = export_files.decode(directory, settings)
+        self.beam_size, self._alpha = decode.beam_size, decode.alpha
+        self._max_source_length = decode.max_source_length
+        self._max_extra_length = decode.max_extra_length
+        self._makes_trees = settings.get("output") == "trees"
         try:
-            settings = json.loads((directory / "settings.json").read_text(encoding="utf-8"))
-            decode = settings["decode"]
-            self.beam_size, self._alpha = int(decode["beam_size"]), float(decode["alpha"])
-            self._max_source_length = int(decode["max_source_length"])
-            self._max_extra_length = int(decode["max_extra_length"])
-            self._makes_trees = settings.get("output") == "trees"
             self._vocabulary = Vocabulary.load(directory)
-            self._ids = {piece: i for i, piece in enumerate(self._vocabulary.pieces)}
+            pieces = self._vocabulary.pieces
+            if json.loads(regular_file.read(directory / _PIECES, _MOST_BYTES)) != pieces:
+                raise ValueError(f"vocabulary.model has other pieces than {_PIECES}")
+            self._ids = {piece: i for i, piece in enumerate(pieces)}
             self._translator = ctranslate2.Translator(
                 str(directory), device="cpu", intra_threads=threads or 0
             )
         except _FAILURES as error:
-            reason = " ".join(str(error).split())[:200]
-            raise BadInput(
-                f"{directory}: not a usable export ({reason}); make one with "
-                "python -m t2t_repro.export"
-            ) from None
+            raise export_files.unusable(directory, error) from None
 
     def nbest(self, sentences: Sequence[str], count: int) -> list[list[Line]]:
         """Translate sentences, and return the `count` best translations of each, best first.

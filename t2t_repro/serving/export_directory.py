@@ -1,11 +1,8 @@
-"""The common part of all exports: a directory made whole or not at all, and its settings.json."""
+"""The common part of all exports: a directory made whole or not at all, and its settings."""
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
-import tempfile
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 import t2t_repro
+from pipelines import storage
 from pipelines.errors import BadInput
 from t2t_repro import config
+from t2t_repro.serving.export_files import write_settings
 
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
@@ -48,22 +47,27 @@ def save_for_engine(
         )
     with atomic_directory(directory) as unfinished:
         write(unfinished)
-        write_settings(unfinished, run, format, weights)
+        write_settings(unfinished, settings(run, format, weights))
 
 
 @contextlib.contextmanager
 def atomic_directory(directory: Path) -> Iterator[Path]:
     """Yield a directory to fill; it becomes `directory` at the end, or is deleted on an exception.
 
+    What killed processes have left unfinished beside it is deleted first.
+
     Raises:
         BadInput: the directory cannot be written.
     """
+    unfinished = directory.with_name(storage.unfinished_name(directory.name))
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+        storage.clear_unfinished(directory.parent)
+        # In a container, processes that follow each other often have the same number.
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
         try:
             yield unfinished
-            os.chmod(unfinished, 0o755)  # mkdtemp's 0o700 would lock a server's own user out
             os.rename(unfinished, directory)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -73,22 +77,6 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
             f"{directory}: could not be written: {reason.rstrip('.')}. Nothing is left of it; make "
             "room, or give another --export_dir"
         ) from None
-
-
-def write_settings(directory: Path, run: "Experiment", format: str, weights: str) -> None:
-    """Write settings.json into a directory, with the SHA-256 of the files that are in it."""
-    described = settings(run, format, weights) | {"sha256": digests(directory)}
-    text = json.dumps(described, indent=2) + "\n"
-    (directory / "settings.json").write_text(text, encoding="utf-8")
-
-
-def digests(directory: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file in a directory, by name."""
-    found = {}
-    for path in sorted(path for path in directory.iterdir() if path.is_file()):
-        with path.open("rb") as file:
-            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
 
 
 def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 TensorFlow is imported for a SavedModel only; the other formats answer in less than a second.
 """
 
+import os
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from t2t_repro.decoding.lines import Line, Lines
+from t2t_repro.serving import export_files
 
 
 class Translator(typing.Protocol):
@@ -38,7 +40,7 @@ def open_export(path: Path, threads: int | None = None) -> Translator:
     """
     newest = newest_version(path)
     for name, opener in _OPENERS.items():
-        if (newest / name).exists():
+        if os.path.exists(newest / name):
             return opener(newest, threads)
     raise BadInput(
         f"{newest}: no run (config.yaml) and no export ({', '.join(_OPENERS)}) there; wanted a "
@@ -52,17 +54,17 @@ def load(path: Path, n_best: int = 1) -> Lines:
     Raises:
         BadInput: there is no usable export, or its beam is smaller than `n_best`.
     """
-    return _lines(open_export(path), n_best)
+    return _lines(open_export(path), path, n_best)
 
 
 def saved_model(path: Path, n_best: int = 1) -> Lines:
     """Load a SavedModel; see `load`."""
-    return _lines(_open_saved_model(newest_version(path)), n_best)
+    return _lines(_open_saved_model(newest_version(path)), path, n_best)
 
 
 def litert(path: Path, n_best: int = 1) -> Lines:
     """Load a LiteRT export; see `load`."""
-    return _lines(_open_litert(newest_version(path)), n_best)
+    return _lines(_open_litert(newest_version(path)), path, n_best)
 
 
 def _open_saved_model(path: Path, threads: int | None = None) -> Translator:
@@ -76,6 +78,8 @@ def _open_litert(path: Path, threads: int | None = None) -> Translator:
         from t2t_repro.serving import litert_translator
     except ImportError:
         raise BadInput(_missing(path, "ai-edge-litert", "litert")) from None
+    export_files.check_regular(path, "model.tflite")
+    export_files.decode(path, export_files.settings(path))
     try:
         return litert_translator.Translator(path, threads)
     except litert_translator.Unusable as error:
@@ -99,16 +103,34 @@ _OPENERS = {
 
 def is_export(path: Path) -> bool:
     """Return whether a directory is one version of an export, by its files' names."""
-    return any((path / name).exists() for name in _OPENERS)
+    return any(os.path.exists(path / name) for name in _OPENERS)
 
 
 def newest_version(path: Path) -> Path:
-    """Return the folder of the greatest version in an export directory; else the path itself."""
-    versions = [child for child in path.glob("*") if child.name.isdecimal()]
+    """Return the folder of the greatest version in an export directory; else the path itself.
+
+    Raises:
+        BadInput: the directory cannot be read.
+    """
+    try:
+        versions = [child for child in path.iterdir() if child.name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except OSError as error:
+        raise export_files.unusable(path, error) from None
     return max(versions, key=lambda child: int(child.name), default=path)
 
 
-def _lines(translator: Translator, n_best: int) -> Lines:
+def verify(path: Path) -> None:
+    """Compare all files of an export, or of the newest version in it, with their SHA-256.
+
+    Raises:
+        BadInput: a file is missing, damaged or not listed in settings.json.
+    """
+    export_files.verify(newest_version(path))
+
+
+def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
     if n_best > translator.beam_size:
         raise BadInput(
             f"--nbest={n_best}: the search keeps {translator.beam_size} hypotheses; export with a "
@@ -118,7 +140,12 @@ def _lines(translator: Translator, n_best: int) -> Lines:
     def rows(lines: Iterable[str], window: int) -> Iterator[list[Line]]:
         iterator = iter(lines)
         while chunk := list(islice(iterator, window)):
-            yield from translator.nbest(chunk, n_best)
+            try:
+                translations = translator.nbest(chunk, n_best)
+            # A foreign model may load and fail later; each engine has exceptions of its own.
+            except Exception as error:
+                raise export_files.unusable(path, f"it does not translate: {error}") from error
+            yield from translations
 
     return rows
 

@@ -11,7 +11,7 @@ from pipelines.vocabulary import EOS, PAD
 from t2t_repro.decoding.lines import Line
 from t2t_repro.decoding.translator import best_lines
 from t2t_repro.paper.attention_figure import AttentionFigure
-from t2t_repro.serving import saved_model
+from t2t_repro.serving import export_files, saved_model
 
 _PIECES = "source_pieces", "target_pieces"
 
@@ -35,7 +35,9 @@ class Translator:
         self._signatures = saved_model.load(directory)
         self.draws_attention = "attention" in self._signatures
         scores = typing.cast(Any, self._signatures["nbest"]).structured_outputs["scores"]
-        self.beam_size: int = scores.shape[1]
+        self.beam_size: int = scores.shape[1] or 0
+        if not self.beam_size:
+            raise export_files.unusable(directory, "its 'nbest' has no number of hypotheses")
 
     def nbest(self, sentences: Sequence[str], count: int) -> list[list[Line]]:
         """Translate sentences, and return the `count` best translations of each, best first.

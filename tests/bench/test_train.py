@@ -15,8 +15,8 @@ WORKLOAD = Workload(TINY, rows=64, batch=12, length=5)
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory):
-    return bench_train.equal_length_split(WORKLOAD, tmp_path_factory.mktemp("split"))
+def split():
+    return bench_train.equal_length_split(WORKLOAD)
 
 
 def test_flops_are_six_for_each_weight_of_a_matrix_and_target_token():

@@ -75,6 +75,30 @@ def test_a_run_without_its_cost():
     assert lines[-1] == "cost: unknown, because training is not finished"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("flops", "many"),
+        ("flops", 10**400),
+        ("formula_flops", float("nan")),
+        ("paper_flops", 3),
+        ("paper_flops", {"base": None}),
+        ("device", "\ud800"),
+        ("device", None),
+    ],
+)
+def test_a_damaged_cost(name, value):
+    with pytest.raises(
+        BadInput, match=rf"results\.json is damaged, 'cost': '{name}' is .*t2t_repro"
+    ):
+        list(table2.listing(config.resolve("toy_ende"), SCORES, spent("CPU") | {name: value}))
+
+
+def test_a_cost_without_its_values():
+    with pytest.raises(BadInput, match="'cost': no 'flops' in it"):
+        list(table2.listing(config.resolve("toy_ende"), SCORES, {}))
+
+
 def test_scores_that_are_not_of_translations():
     with pytest.raises(BadInput, match="Table 2 is about translation"):
         listing(scores={"f1": 90.0})

@@ -249,13 +249,53 @@ def test_held_out_text_has_the_decoders_limit(tmp_path, text):
         short.held_out("dev")
 
 
-def test_damaged_split(tmp_path, text):
+@pytest.mark.parametrize(
+    "make",
+    [lambda of: of.train(), lambda of: list(Path(of.prepare_train()).iterdir())],
+    ids=["train", "prepare"],
+)
+def test_damaged_split_is_made_again_from_the_text(tmp_path, text, capsys, make):
     of = corpus(tmp_path / "run", text)
     begin(of)
     (lengths,) = tmp_path.glob("run/prepared/train-*/*.lengths.npy")
-    lengths.write_bytes(lengths.read_bytes()[:-1] + b"x")  # as long as before
-    with pytest.raises(BadInput, match=r"train-.*: damaged .*delete it and run the same command"):
+    expected = lengths.read_bytes()
+    lengths.write_bytes(expected[:-1] + b"x")  # as long as before
+    waiting = dataclasses.replace(corpus(tmp_path / "run", text), read_only=True)
+    with pytest.raises(BadInput, match=r"lengths\.npy: damaged .*run the same command again"):
+        waiting.train()
+    Path(text["source_files"][0]).rename(tmp_path / "away")
+    with pytest.raises(BadInput, match=r"text\.en: no such file"):
         corpus(tmp_path / "run", text).train()
+    told = capsys.readouterr().err
+    assert "lengths.npy: damaged (checksum" in told
+    assert "reading the training text to make it again" in told
+    (tmp_path / "away").rename(text["source_files"][0])
+    assert len(make(corpus(tmp_path / "run", text)))
+    assert lengths.read_bytes() == expected
+
+
+def test_a_vocabulary_that_is_not_the_described_one(tmp_path, text):
+    begin(corpus(tmp_path / "run", text))
+    corpus(tmp_path / "other", text, vocabulary_size=300).train()
+    shutil.copy(tmp_path / "other/vocabulary.model", tmp_path / "run")
+    with pytest.raises(BadInput, match=r"run/vocabulary\.model: not the vocabulary that corpus"):
+        corpus(tmp_path / "run", text).train()
+
+
+@pytest.mark.parametrize("content", [b"null", b"[]", b"3", b"{}", b'{"text": 3}', b"[" * 100_000])
+def test_a_damaged_description(tmp_path, text, content):
+    """A failed start begins anew; a run and a shared directory say what is damaged."""
+    shared = tmp_path / "shared"
+    for place, options in (("new", {}), ("run", {}), ("user", {"prepared_dir": str(shared)})):
+        corpus(tmp_path / place, text, **options).train()
+    for folder in ("new", "run", "shared"):
+        (tmp_path / folder / "corpus.json").write_bytes(content)
+    (tmp_path / "run/config.yaml").touch()
+    assert corpus(tmp_path / "new", text).train()
+    with pytest.raises(BadInput, match=r"run/corpus\.json: damaged \("):
+        corpus(tmp_path / "run", text).train()
+    with pytest.raises(BadInput, match=r"shared/corpus\.json: damaged \("):
+        corpus(tmp_path / "second", text, prepared_dir=str(shared)).train()
 
 
 def test_held_out_text_is_not_trained_on(tmp_path, text):

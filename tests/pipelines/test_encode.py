@@ -17,7 +17,8 @@ from paths import ROOT
 from pipelines import encode, storage
 from pipelines.encode import block_fingerprint, encode_split, fetch_split, find_manifest
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST, EncodedSplit
+from pipelines.shard_files import MANIFEST, Damaged, npy
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from pipelines.workers import in_order
 
@@ -235,6 +236,85 @@ def test_changed_text_makes_its_shards_anew_and_no_others(tmp_path, vocabulary, 
     assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"shard-00004"}
 
 
+def without_checksums(directory):
+    """Make the manifest one of an earlier version."""
+    manifest = json.loads((directory / MANIFEST).read_text())
+    del manifest["checksums"]
+    (directory / MANIFEST).write_text(json.dumps(manifest))
+
+
+# Checksums
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["shard-00001.ids.npy", "shard-00001.lengths.npy"])
+@pytest.mark.parametrize("place", [0.0, 0.1, 0.6, 0.99])
+def test_one_flipped_bit_is_found_and_its_shard_alone_made_again(
+    tmp_path, vocabulary, monkeypatch, capsys, name, place
+):
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 20)
+    monkeypatch.setattr(encode, "in_order", map)
+    expected = sentences(made(MANY, vocabulary, 99, tmp_path), 0)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    flip(tmp_path / name, int(place * 8 * (tmp_path / name).stat().st_size))
+    with pytest.raises(Damaged, match=f"{name}: damaged"):
+        EncodedSplit.load(tmp_path)
+    assert sentences(made(MANY, vocabulary, 99, tmp_path), 0) == expected
+    assert capsys.readouterr().err == f"{tmp_path}/shard-00001: damaged; it is made again\n"
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("shard-*")}
+    assert {n.split(".")[0] for n in after if after[n] != before[n]} == {"shard-00001"}
+
+
+def test_a_split_of_an_earlier_version_is_loaded_and_found(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+    without_checksums(tmp_path)
+    assert find_manifest(vocabulary, 99, tmp_path)
+    assert len(EncodedSplit.load(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("ids", [[600, 1], [-1, 1]])
+def test_ids_beyond_the_vocabulary(tmp_path, vocabulary, ids):
+    made(PAIRS[:1], vocabulary, 99, tmp_path)
+    path, manifest = tmp_path / "shard-00000.ids.npy", tmp_path / MANIFEST
+    own = np.load(path)
+    path.write_bytes(npy(np.array([*ids, *own[2:]], np.int32)))
+    without_checksums(tmp_path)
+    changed = json.loads(manifest.read_text())
+    changed["bytes"][0][0] = path.stat().st_size
+    manifest.write_text(json.dumps(changed))
+    with pytest.raises(Damaged, match=r"ids\.npy: damaged \(an id beyond the vocabulary's 300"):
+        EncodedSplit.load(tmp_path, vocabulary.size)
+
+
+def test_a_copy_that_is_damaged_is_fetched_again(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path / "far")
+    fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
+    flip(tmp_path / "near/shard-00000.ids.npy", 1100)
+    fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
+    assert len(EncodedSplit.load(tmp_path / "near")) == 3
+    flip(tmp_path / "far/shard-00000.ids.npy", 1100)
+    flip(tmp_path / "near/shard-00000.ids.npy", 1100)
+    with pytest.raises(Damaged, match=r"far/shard-00000\.ids\.npy: damaged \(its checksum"):
+        fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
+
+
+def test_a_missing_text_leaves_the_manifest(tmp_path, vocabulary):
+    made(PAIRS, vocabulary, 99, tmp_path)
+
+    def missing():
+        raise BadInput("no such file")
+        yield
+
+    with pytest.raises(BadInput, match="no such file"):
+        encode_split(missing, vocabulary, 99, tmp_path)
+    assert len(EncodedSplit.load(tmp_path)) == 3
+
+
 # After a kill or on a full disk
 
 
@@ -251,7 +331,7 @@ def empty(path):
 def test_damaged_split_is_not_read_but_repaired(tmp_path, vocabulary, name, damage):
     expected = sentences(made(PAIRS, vocabulary, 99, tmp_path), 0)
     damage(tmp_path / name)
-    with pytest.raises((OSError, ValueError)):
+    with pytest.raises(Damaged, match=name):
         EncodedSplit.load(tmp_path)
     assert find_manifest(vocabulary, 99, tmp_path) is None
     assert sentences(made(PAIRS, vocabulary, 99, tmp_path), 0) == expected
@@ -305,7 +385,7 @@ def test_killed_preparation_leaves_no_process_and_goes_on(tmp_path, vocabulary, 
         process.send_signal(signal.SIGKILL)
     assert workers
     wait_for(lambda: not any(map(alive, workers)))
-    with pytest.raises(OSError, match=MANIFEST):
+    with pytest.raises(Damaged, match=rf"{MANIFEST}: damaged \(missing\)"):
         EncodedSplit.load(train)
     whole = {path.name: path.stat().st_mtime_ns for path in train.glob("shard-*.json")}
     assert 5 <= len(whole) < 40
@@ -353,14 +433,15 @@ def test_killed_change_of_text_is_not_read(tmp_path, vocabulary, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         encode_split(killed, vocabulary, 99, tmp_path)
-    with pytest.raises(OSError, match=MANIFEST):
+    with pytest.raises(Damaged, match=rf"{MANIFEST}: damaged \(missing\)"):
         EncodedSplit.load(tmp_path)
 
 
 def test_lengths_that_do_not_fit_their_ids(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     np.save(tmp_path / "shard-00000.lengths.npy", np.ones((3, 2), np.int32))
-    with pytest.raises(ValueError, match="does not fit"):
+    without_checksums(tmp_path)
+    with pytest.raises(Damaged, match=r"lengths\.npy: damaged \(the sum of its lengths is 6, but"):
         EncodedSplit.load(tmp_path)
 
 
@@ -368,7 +449,7 @@ def test_shards_of_fewer_pairs_than_the_manifest_says(tmp_path, vocabulary):
     made(PAIRS, vocabulary, 99, tmp_path)
     manifest = json.loads((tmp_path / MANIFEST).read_text())
     (tmp_path / MANIFEST).write_text(json.dumps(manifest | {"pairs": 4}))
-    with pytest.raises(ValueError, match="3 pairs, wanted 4"):
+    with pytest.raises(Damaged, match="4 pairs, but its shards have 3"):
         EncodedSplit.load(tmp_path)
 
 
@@ -450,7 +531,7 @@ def test_killed_fetch_is_not_read_but_goes_on(tmp_path, vocabulary, monkeypatch)
     monkeypatch.setattr(storage, "read", killed)
     with pytest.raises(KeyboardInterrupt):
         fetch_split(address, near)
-    with pytest.raises(OSError, match=MANIFEST):
+    with pytest.raises(Damaged, match=rf"{MANIFEST}: damaged \(missing\)"):
         EncodedSplit.load(near)
     monkeypatch.setattr(storage, "read", read)
     fetch_split(address, near)
@@ -482,7 +563,7 @@ def test_copy_of_another_split_is_not_trusted_after_a_kill(tmp_path, vocabulary,
 def test_shard_that_is_cut_short_at_an_address(tmp_path, vocabulary):
     made(MANY, vocabulary, 99, tmp_path / "far")
     truncate(tmp_path / "far/shard-00000.ids.npy")
-    with pytest.raises(BadInput, match=r"shard-00000\.ids\.npy is missing or cut short"):
+    with pytest.raises(BadInput, match=r"far/shard-00000\.ids\.npy: damaged \(missing"):
         fetch_split(f"file://{tmp_path}/far", tmp_path / "near")
 
 

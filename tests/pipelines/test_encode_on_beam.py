@@ -9,7 +9,7 @@ from pipelines import storage
 from pipelines.encode import encode_split
 from pipelines.encode_on_beam import encode_split_on_beam
 from pipelines.errors import BadInput
-from pipelines.shards import MANIFEST
+from pipelines.shard_files import MANIFEST
 from pipelines.vocabulary import Vocabulary
 
 PAIRS = [{"source": f"{n} cats", "target": f"{n} Katzen"} for n in range(50)]

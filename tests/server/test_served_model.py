@@ -11,6 +11,7 @@ from t2t_repro.server.engine import Batch, Description
 from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 from t2t_repro.server.served_model import ServedModel
+from t2t_repro.serving import export_files
 
 
 class Worker:
@@ -119,6 +120,27 @@ def test_a_damaged_version_leaves_the_one_before(base):
         assert not model.failures
 
     asyncio.run(watched(model, steps))
+
+
+def test_with_verify_a_version_with_a_changed_file_is_not_served(base):
+    for number in (1, 2):
+        write(base, number)
+        (base / str(number) / "model.bin").touch()
+        export_files.write_settings(base / str(number), {})
+    write(base, 2, "good")
+    (base / "2" / "model.bin").write_bytes(b"damaged")
+
+    model, trusting = model_of(base, verify=True), model_of(base)
+
+    async def steps():
+        assert model.current.number == 1
+        assert "2: not what was exported (damaged: model.bin)" in model.failures[2][1]
+
+    async def without():
+        assert trusting.current.number == 2
+
+    asyncio.run(watched(model, steps))
+    asyncio.run(watched(trusting, without))
 
 
 def test_only_damaged_versions_are_an_error_about_the_highest(base):

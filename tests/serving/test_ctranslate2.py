@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import re
+import shutil
 import sys
 from itertools import islice
 
+import commands
 import numpy as np
 import pytest
 from paths import ROOT
@@ -204,6 +206,41 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
 
 
 # Mistakes
+
+FUZZ = """
+import random, sys
+from pathlib import Path
+from pipelines.errors import BadInput
+from t2t_repro.serving import export_files, exports
+
+rng, directory = random.Random(1), Path(sys.argv[1])
+path = directory / "model.bin"
+whole = path.read_bytes()
+for number in range(200):
+    content = bytearray(whole)
+    if number % 4 == 0:
+        content = content[: rng.randrange(len(content))]
+    for _ in range(rng.randint(1, 4) if number % 4 else 0):
+        content[rng.randrange((64, 2000, len(content))[number % 4 - 1])] = rng.randrange(256)
+    path.unlink()
+    path.write_bytes(content)
+    export_files.write_settings(directory, export_files.settings(directory))
+    try:
+        next(exports.load(directory)(["The old house."], 1))
+        print("loads")
+    except BadInput as error:
+        print(str(error).startswith(str(directory)))
+"""
+
+
+@pytest.mark.slow
+def test_no_changed_byte_kills_the_process(exported, tmp_path):
+    """Not even with the right SHA-256 beside it; a changed weight loads."""
+    copy = shutil.copytree(exported, tmp_path / "1")
+    printed = commands.python("-c", FUZZ, copy, OMP_NUM_THREADS="1").stdout.decode().split()
+    assert set(printed) == {"loads", "True"}
+    assert len(printed) == 200
+    assert printed.count("True") > 50
 
 
 def test_a_missing_package(monkeypatch):

@@ -13,7 +13,7 @@ import t2t_repro
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro.serving import ctranslate2, exports, litert, saved_model
+from t2t_repro.serving import ctranslate2, export_files, exports, litert, saved_model
 from t2t_repro.workdir import Workdir
 
 pytest.importorskip("ctranslate2")
@@ -135,6 +135,47 @@ def test_a_damaged_export_is_named_with_a_remedy(made, tmp_path, name, file, dam
     assert message.startswith(f"{copy}: not a usable ")
     assert message.endswith("make one with python -m t2t_repro.export")
     assert len(message.splitlines()) == 1
+
+
+# Files on which no translation depends: only --verify reads them.
+UNREAD = {"litert": {"translator.py", "vocabulary.vocab"}}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_flipped_bit_in_any_file_is_found(made, tmp_path, name):
+    """SavedModels' variables by TensorFlow's own checksums, all else by SHA-256."""
+    copy = shutil.copytree(made(name) / "10", tmp_path / "1")
+    exports.verify(copy)
+    files = [path for path in copy.rglob("*") if path.is_file() and path.name != "settings.json"]
+    assert len(files) >= 4
+    for path in files:
+        whole = path.read_bytes()
+        for place in (0, len(whole) // 3, len(whole) - 30, len(whole) - 1):
+            content = bytearray(whole)
+            content[place] ^= 4
+            path.unlink()  # not overwritten, because an engine may have it mapped
+            path.write_bytes(content)
+            with pytest.raises(BadInput, match=f"damaged: .*{path.name}"):
+                exports.verify(copy)
+            if path.name not in UNREAD.get(name, ()):
+                with pytest.raises(BadInput, match=r"not a usable"):
+                    t2t_repro.load(copy)
+        path.unlink()
+        path.write_bytes(whole)
+    assert t2t_repro.load(copy).translate([""]) == [""]
+
+
+@pytest.mark.parametrize("name", ["litert", "ctranslate2"])
+def test_the_vocabulary_of_another_model(made, toy_vocabulary, tmp_path, name):
+    """Also if somebody has written its SHA-256 into settings.json."""
+    copy = shutil.copytree(made(name) / "10", tmp_path / "1")
+    toy_vocabulary.save(copy)
+    with pytest.raises(BadInput, match=r"vocabulary\.(model|vocab) is damaged"):
+        t2t_repro.load(copy)
+    settings = export_files.settings(copy)
+    export_files.write_settings(copy, settings)
+    with pytest.raises(BadInput, match=r"not a usable"):
+        t2t_repro.load(copy).translate(LINES)
 
 
 WITHOUT = """

@@ -29,7 +29,7 @@ from t2t_repro.config import Decode, Model
 from t2t_repro.decoding.translator import Translator, nbest_lines
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving import export_directory, exports, litert
+from t2t_repro.serving import export_directory, export_files, exports, litert
 from t2t_repro.workdir import Workdir
 
 litert_translator = pytest.importorskip("t2t_repro.serving.litert_translator")
@@ -76,16 +76,14 @@ def written(directory, content, vocabulary, decode, output="text"):
     (directory / "model.tflite").write_bytes(content)
     vocabulary.save(directory)
     settings = {"format": "litert", "format_version": 1, "output": output, "decode": vars(decode)}
-    settings["sha256"] = export_directory.digests(directory)
-    (directory / "settings.json").write_text(json.dumps(settings))
+    export_files.write_settings(directory, settings)
     return directory
 
 
 def signed(directory):
     """Write the SHA-256 of the present files into settings.json, as a malicious export would."""
-    path = directory / "settings.json"
-    digests = export_directory.digests(directory)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"sha256": digests}))
+    settings = json.loads((directory / "settings.json").read_text())
+    export_files.write_settings(directory, settings)
     return directory
 
 
@@ -669,7 +667,7 @@ def test_translate_prints_what_tensorflow_translates(run, exported, capfdbinary)
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--litert={}/none", "none: not a usable LiteRT export (No such file or directory); make"),
+        ("--litert={}/none", "none: not a usable export (no model.tflite in it); make"),
         ("--litert={} --workdir=run", "wanted one of --workdir, --saved_model and --litert"),
         ("--litert={} --saved_model=x", "wanted one of --workdir, --saved_model and --litert"),
         ("--litert={} --beam_size=2", "--beam_size: an export has its decode settings in it"),

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import re
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,6 +28,7 @@ from t2t_repro.model.table1_layers import RestrictedSelfAttention
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.paper.attention_figure import AttentionFigure
 from t2t_repro.serving import ctranslate2, saved_model
+from t2t_repro.serving.export_directory import atomic_directory
 from t2t_repro.workdir import Workdir
 
 PAGES = "\n".join(
@@ -345,7 +347,14 @@ def test_saved_model_cli_runs_text_with_tensorflow_text(exports, alone):
 def test_settings_are_readable_without_tensorflow(run, exports):
     extra = exports / "bfloat16/1/assets.extra"
     settings = json.loads((extra / "settings.json").read_text())
-    names = "tf_serving_warmup_requests", "vocabulary.model", "vocabulary.vocab"
+    names = ("saved_model.pb", "fingerprint.pb", "variables/variables.index")
+    names += ("variables/variables.data-00000-of-00001", "assets.extra/tf_serving_warmup_requests")
+    names += ("assets.extra/vocabulary.model", "assets.extra/vocabulary.vocab")
+    digests = {
+        name: hashlib.sha256((exports / "bfloat16/1" / name).read_bytes()).hexdigest()
+        for name in names
+    }
+    assert len(settings.pop("settings_sha256")) == 64
     assert settings == {
         "t2t_repro": t2t_repro.__version__,
         "format": "saved_model",
@@ -359,7 +368,7 @@ def test_settings_are_readable_without_tensorflow(run, exports):
         "vocabulary_sha256": run.vocabulary.fingerprint,
         "model": vars(run.config.model),
         "decode": vars(run.config.decode),
-        "sha256": {name: hashlib.sha256((extra / name).read_bytes()).hexdigest() for name in names},
+        "sha256": digests,
     }
     assert settings["decode"]["beam_size"] == 3  # the exported value, not the run's
     assert Vocabulary.load(extra).fingerprint == run.vocabulary.fingerprint
@@ -432,6 +441,74 @@ def test_flags(tmp_path, monkeypatch, capsys, flags, expected):
 def test_an_export_without_text_does_not_translate(exports):
     with pytest.raises(BadInput, match="no 'serving_default' of text in it; was it made with --id"):
         saved_model.load(exports / "ids" / "1")
+
+
+def of_text(outputs, dtype=tf.string, name="text"):
+    """Return a function from a batch to zeros of the given types and numbers of axes."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], dtype, name)])
+    def function(text):
+        size = tf.shape(text)[0]
+        return {
+            key: tf.fill([size] * rank, "" if kind == tf.string else tf.cast(0, kind))
+            for key, (kind, rank) in outputs.items()
+        }
+
+    return function
+
+
+BEST = {"translation": (tf.string, 1), "score": (tf.float32, 1), "cut": (tf.bool, 1)}
+BEAM = {"translations": (tf.string, 2), "scores": (tf.float32, 2), "cut": (tf.bool, 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signatures", "reason"),
+    [
+        (None, "no 'serving_default' of text"),
+        ({}, "no 'serving_default' of text"),
+        ({"serving_default": of_text(BEST)}, "no 'nbest' of text"),
+        (
+            {"serving_default": of_text(BEST, tf.int32), "nbest": of_text(BEAM)},
+            "no 'serving_default' of text",
+        ),
+        (
+            {"serving_default": of_text(BEST, name="x"), "nbest": of_text(BEAM)},
+            "no 'serving_default' of text",
+        ),
+        (
+            {"serving_default": of_text(BEST), "nbest": of_text(BEAM | {"scores": BEST["score"]})},
+            "no 'nbest' of text",
+        ),
+        ({"serving_default": of_text(BEST), "nbest": of_text(BEAM)}, "no number of hypotheses"),
+        (
+            {
+                "serving_default": of_text(BEST),
+                "nbest": of_text(BEAM),
+                "translate_ids": of_text(BEST),
+            },
+            "its 'translate_ids' has other inputs or outputs",
+        ),
+    ],
+    ids=range(8),
+)
+def test_a_foreign_saved_model_is_refused(tmp_path, signatures, reason):
+    module = tf.Module()
+    module.functions = [*(signatures or {}).values()]
+    tf.saved_model.save(module, str(tmp_path / "1"), signatures)
+    with pytest.raises(BadInput, match=r"not a usable export \(") as refusal:
+        t2t_repro.load(tmp_path)
+    assert reason in str(refusal.value)
+
+
+def test_what_a_killed_export_left_is_cleared(tmp_path):
+    """Its process is dead: no process has this number."""
+    left = tmp_path / f".1.unfinished-{socket.gethostname()}-999999999"
+    (left / "variables").mkdir(parents=True)
+    with atomic_directory(tmp_path / "1") as unfinished:
+        assert not left.exists()
+        (unfinished / "file").touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ proxy on 127.0.0.1 serves them; this works because WMT's addresses are plain htt
 import dataclasses
 import hashlib
 import http.server
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -413,7 +415,20 @@ def damaged_archives():
         "no archive": b"<html>not found</html>",
         "empty": b"",
         "without its files": pack(EUROPARL, {"training/other": b"text\n"}),
+        "a file above it": pack(EUROPARL, {"../../../outside": b"text\n"}),
+        "a file at the root": pack(EUROPARL, {"/tmp/t2t_repro/outside": b"text\n"}),
+        "a link out of it": linked("training/europarl-v7.de-en.de", "/etc/hostname"),
     }
+
+
+def linked(name, target):
+    """Return an archive with a symbolic link."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = tarfile.SYMTYPE, target
+        archive.addfile(member)
+    return packed.getvalue()
 
 
 @pytest.mark.parametrize("damage", damaged_archives())
@@ -428,6 +443,8 @@ def test_a_damaged_archive_in_the_cache(tmp_path, served, damage):
     assert ways_out(message, "training-parallel-europarl-v7.tgz", tmp_path)
     assert not [name for name in files(tmp_path) if place.name in name]
     assert not unfinished(tmp_path)
+    assert not (tmp_path / "outside").exists()
+    assert not Path("/tmp/t2t_repro").exists()
     assert len(read("dev", tmp_path)) == 3000
     assert [url for verb, url in served.asked if verb == "GET"] == [EUROPARL]
 
@@ -482,6 +499,14 @@ def _remove(name):
     return lambda directory: (directory / name).unlink()
 
 
+def _pipe(name):
+    def replace(directory):
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+
+    return replace
+
+
 def _cut_between_records(directory):
     """A TFRecord has 12 bytes, which begin with the data's length, its data, and 4 bytes."""
     path = directory / TRAIN_FILE
@@ -509,6 +534,8 @@ TRAIN_FILE = "wmt14_translate-train.tfrecord-00000-of-00001"
         (_cut(TRAIN_FILE, 0), "damaged (train has 0 of 3990 pairs)"),
         (_cut_between_records, "damaged (train has 1 of 3990 pairs)"),
         (_remove(TRAIN_FILE), "No such file or directory)"),
+        (_pipe(TRAIN_FILE), f"{TRAIN_FILE} is not a file)"),
+        (_pipe("dataset_info.json"), "dataset_info.json is not a file)"),
         (_exchange('"train"', '"training"'), "damaged (Unknown split 'train'."),
         (_cut("dataset_info.json", 100), "damaged (Failed to load JSON"),
         (_exchange("1.0.0", "0.9.9"), "Proto version: 0.9.9)"),

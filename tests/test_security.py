@@ -1,0 +1,89 @@
+"""What SECURITY.md says, as far as a test can show it."""
+
+import ast
+import re
+
+import pytest
+from paths import ROOT
+
+PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+FILES = [path for package in ("pipelines", "t2t_repro") for path in (ROOT / package).rglob("*.py")]
+
+# Objects that a program sends to its own child process, through a pipe.
+PIPED = {f"t2t_repro/bench/{name}.py" for name in ("traffic", "load")}
+
+# What would run code that a file holds, if it were called.
+DANGEROUS = {
+    *("eval", "exec", "compile", "pickle.load", "pickle.loads", "marshal.loads", "dill.load"),
+    *("yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system", "runpy.run_path"),
+    *("load_model", "keras.models.load_model", "keras.saving.load_model"),
+    *("enable_unsafe_deserialization", "keras.config.enable_unsafe_deserialization"),
+}
+
+
+def calls(source):
+    """Return the names of all functions that a source calls, and its dangerous arguments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+            yield from (
+                f"{word.arg}={word.value.value}"
+                for word in node.keywords
+                if word.arg in ("allow_pickle", "shell") and isinstance(word.value, ast.Constant)
+            )
+
+
+def test_the_reader_sees_dangerous_calls():
+    source = "import yaml\nyaml.load(x)\nnumpy.load(f, allow_pickle=True)\n[eval(y)]\nre.compile(z)"
+    assert {"yaml.load", "allow_pickle=True", "eval"} <= {*calls(source)}
+    assert "compile" not in {*calls(source)}
+
+
+def test_no_file_can_run_code():
+    for path in FILES:
+        found = {*calls(path.read_text(encoding="utf-8"))}
+        if str(path.relative_to(ROOT)) in PIPED:
+            found -= {"pickle.load", "pickle.loads"}
+        assert not found & (DANGEROUS | {"allow_pickle=True", "shell=True"}), path
+        if "yaml" in path.read_text(encoding="utf-8"):
+            assert {name for name in found if name.startswith("yaml.")} <= {
+                *("yaml.safe_load", "yaml.safe_dump"),
+            }, path
+
+
+def test_the_pages_name_what_exists():
+    for file, anchor in re.findall(r"\]\((docs/[a-z.]+)#([a-z-]+)\)", PAGE):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+        slugs = {re.sub(r"[^a-z -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in slugs, (file, anchor)
+
+
+@pytest.mark.slow
+def test_a_saved_model_is_a_program(tmp_path, capsys):
+    """It has the signatures of ours, and while it translates it writes a file."""
+    import commands
+    import tensorflow as tf
+
+    written = tmp_path / "written"
+
+    class Stranger(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def best(self, text):
+            tf.io.write_file(str(written), "by the model")
+            zeros = tf.zeros(tf.shape(text))
+            return {"translation": text, "score": zeros, "cut": zeros > 0}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+        def nbest(self, text):
+            zeros = tf.zeros(tf.shape(text))
+            row = {"translations": text[:, None], "scores": zeros[:, None]}
+            return row | {"cut": zeros > 0}
+
+    stranger = Stranger()
+    signatures = {"serving_default": stranger.best, "nbest": stranger.nbest}
+    tf.saved_model.save(stranger, str(tmp_path / "1"), signatures)
+    assert not written.exists()
+    assert commands.call("translate", f"--saved_model={tmp_path / '1'}", stdin=b"Hello.\n") == 0
+    assert capsys.readouterr().out == "Hello.\n"
+    assert written.read_text() == "by the model"
