@@ -55,10 +55,17 @@ def attack(root, given):
     report = Report(until=time.monotonic() + 60 * (minutes - _NO_MORE))
     print(f"--seed={given.seed} --minutes={minutes:g} --kills={given.kills}", flush=True)
     made = tiny.finished_run(root / "made")
+    cluster.kill_workers(root, made, _WORKER_KILLS, given.seed, report)  # needs both cores
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        list(pool.map(lambda each: each(report), attacks(root, made, given)))
-    cluster.kill_workers(root, made, _WORKER_KILLS, given.seed, report)
+        list(pool.map(partial(_in_time, report), attacks(root, made, given)))
     return report
+
+
+def _in_time(report, each):
+    if report.has_time:
+        each(report)
+    else:
+        report.leave_out(each.func.__name__, "the time is up")
 
 
 def attacks(root, made, given):
@@ -66,10 +73,6 @@ def attacks(root, made, given):
     seed, of = given.seed, (root, made)
     writers = disks.writers(root, made)
     return [
-        *(
-            partial(kills.torture, story, root, seed, round(share * given.kills))
-            for story, share in kills.stories(*of).items()
-        ),
         *(partial(disks.full, *of, what) for what in writers),
         partial(disks.translate_to_full, *of),
         *(partial(disks.read_only, *of, what) for what in writers if "no room for" not in what),
@@ -77,6 +80,12 @@ def attacks(root, made, given):
         *(partial(disks.vanish, *of, how) for how in disks.VANISHING),
         *(partial(each, *of) for each in pairs.ATTACKS),
         *(partial(damage.newest, *of, what, seed) for what in damage.CASES),
+        *(partial(damage.strict, *of, command) for command in damage.READERS),
+        *(partial(damage.no_list, *of, command) for command in damage.READERS),
+        *(
+            partial(kills.torture, story, root, seed, round(share * given.kills))
+            for story, share in kills.stories(*of).items()
+        ),
     ]
 
 

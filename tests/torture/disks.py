@@ -183,19 +183,15 @@ def read_from_read_only(root, made, report):
 # Directories that vanish
 
 
-def _delete(small, elsewhere):
-    while (run := small.folder / "run").exists():  # the run may write while it is deleted
-        shutil.rmtree(run, ignore_errors=True)
-        time.sleep(0.3)
-        if [path.name for path in small.folder.glob("run/*")] == ["checkpoints"]:
-            return
+def _delete(small):
+    shutil.rmtree(small.folder / "run", ignore_errors=True)  # the run may write meanwhile
 
 
-def _rename(small, elsewhere):
-    os.rename(small.folder / "run", elsewhere)
+def _rename(small):
+    os.rename(small.folder / "run", small.folder / "elsewhere")
 
 
-def _unmount(small, elsewhere):
+def _unmount(small):
     small.close()
 
 
@@ -208,10 +204,10 @@ def vanish(root, made, how, report):
         if how == "unmounted" and isinstance(small, Quota):
             return report.leave_out("vanishing directory", "mounting is not allowed here")
         with report.attack("vanishing directory", f"{how} under train"):
-            _vanish(small, VANISHING[how], root / f"elsewhere_{how}")
+            _vanish(small, VANISHING[how])
 
 
-def _vanish(small, take_away, elsewhere):
+def _vanish(small, take_away):
     run, log = small.folder / "run", small.folder.with_suffix(".stderr")
     flags = (tiny.workdir(small.folder), "--train_steps=1000000", "--checkpoint_steps=5")
     with log.open("w") as file, tiny.ended(tiny.command("train", *flags, stderr=file)) as process:
@@ -219,11 +215,11 @@ def _vanish(small, take_away, elsewhere):
         while not any(run.glob("checkpoints/step-*5.index")):
             wanted(process.poll() is None and time.monotonic() < until, "did not begin to train")
             time.sleep(0.1)
-        take_away(small, elsewhere)
+        take_away(small)
         status = process.wait(_NOTICED_WITHIN)
     wanted(status == 2, f"status {status}, wanted 2: {log.read_text()[-300:]}")
     tiny.check_refusal(log.read_text(), run)
     left = [str(path.relative_to(run)) for path in run.rglob("*")]
     wanted(not left or "config.yaml" in left, f"made again without a configuration: {left[:3]}")
-    if elsewhere.exists():
+    if (elsewhere := small.folder / "elsewhere").exists():
         tiny.succeed("evaluate", f"--workdir={elsewhere}")

@@ -1,8 +1,8 @@
 """An hour of training, and 100,000 requests to an export: memory, threads and files stay flat.
 
 A process is sampled every 10 seconds. It is flat if the greatest value of the last tenth of the
-samples exceeds that of the second tenth by no more than a slack: 3 % of memory and disk, one
-thread, one open file. Not the first tenth: caches fill there.
+samples exceeds that of the sixth tenth by no more than a slack: 3 % of memory and disk, one thread,
+one open file. In the first half bounded caches fill, such as sacreBLEU's of 65,536 tokenised lines.
 """
 
 import os
@@ -66,9 +66,9 @@ class Samples:
 
 
 def growth(values):
-    """Return (greatest value of the second tenth, greatest value of the last tenth)."""
+    """Return (greatest value of the sixth tenth, greatest value of the last tenth)."""
     tenth = max(1, len(values) // 10)
-    return max(values[tenth : 2 * tenth]), max(values[-tenth:])
+    return max(values[5 * tenth : 6 * tenth]), max(values[-tenth:])
 
 
 def _of_process(pid):
