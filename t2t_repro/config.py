@@ -186,6 +186,21 @@ class Train:
     beta_1: float = setting(0.9, "Adam's beta_1 (5.3)", low=0, below=1)
     beta_2: float = setting(0.98, "Adam's beta_2 (5.3)", low=0, below=1)
     epsilon: float = setting(1e-9, "Adam's epsilon (5.3)", low=0, high=1)
+    clip_norm: float = setting(
+        0.0,
+        "largest L2 norm of a gradient, to which a larger one is scaled down; 0: any, as in the "
+        "paper, which states no clipping",
+        low=0,
+        high=1e30,
+    )
+    skip_nonfinite: int = setting(
+        0,
+        "most steps in a row that may be skipped because the gradient is not finite; 0: stop at "
+        "the first",
+        low=0,
+        high=1_000_000,
+        may_change=True,
+    )
     bpe_dropout: float = setting(
         0.0,
         "share of BPE merges skipped at random in training text, until the cool-down",

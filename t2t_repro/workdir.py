@@ -5,6 +5,7 @@
     corpus.json         what the vocabulary was learnt from, see `pipelines.corpus`
     prepared/           the splits as ids, see `pipelines.corpus`
     checkpoints/        weights, optimizer and place in the data
+    nonfinite/          batches of skipped steps, see `training.skipped_steps`
     events.out.*        TensorBoard
     results.json        scores by split, and under "cost" the cost of training
     .lock               locked while a command trains or prepares the run, see `lock`

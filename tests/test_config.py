@@ -367,6 +367,7 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "eval_sentences",
         "eval_share",
         "max_tokens_per_replica",
+        "skip_nonfinite",
     }
     assert decode <= free
 

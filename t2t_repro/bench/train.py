@@ -130,7 +130,7 @@ class Training:
         self.batches = itertools.chain.from_iterable(epochs)
 
     def __call__(self) -> Any:
-        """Make a step and return the sums of `Trainer.step`: float32 [3]."""
+        """Make a step and return the numbers of `Trainer.step`: float32 [4]."""
         return self.trainer.step(*next(self.batches)).numpy()
 
 

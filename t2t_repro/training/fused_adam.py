@@ -11,6 +11,10 @@ class FusedAdam(keras.optimizers.Adam):
 
     On two CPU cores a step of base in bfloat16 takes 2.72 s with it and 2.88 s without; in float32
     it makes no difference there.
+
+    Its methods run on each replica and take gradients that are already summed over all replicas.
+    Keras's own optimizers sum them inside `apply`, after any clipping, so they would clip by the
+    norm of a replica's share.
     """
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
@@ -18,28 +22,29 @@ class FusedAdam(keras.optimizers.Adam):
         super().build(variables)
         # Keras's last variables: the first and second moment of each variable in turn.
         moments = iter(self.variables[-2 * len(variables) :])
-        copies = tf.distribute.get_strategy().experimental_local_results  # one per replica
-        self.moments = {
-            copy.ref(): pair
-            for variable, pair in zip(variables, zip(moments, moments, strict=True), strict=True)
-            for copy in copies(variable.value)
-        }
+        self.moments = list(zip(moments, moments, strict=True))
 
-    def update_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    def apply(
+        self, grads: Sequence[tf.Tensor], trainable_variables: Sequence[keras.Variable]
     ) -> None:
-        """Change one variable and its moments in place; Keras calls this on each replica."""
-        first, second = self.moments[variable.ref()]
-        step = tf.cast(self.iterations + 1, tf.float32)
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=first.value.handle,
-            v=second.value.handle,
-            beta1_power=self.beta_1**step,
-            beta2_power=self.beta_2**step,
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=gradient,
-        )
+        """Make one update of the variables that were given to `build`, and count it."""
+        self.update(grads, trainable_variables)
+        self.iterations.assign_add(1)
+
+    def update(self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]) -> None:
+        """Change all variables and their moments in place, without counting the update."""
+        rate, step = self.learning_rate, tf.cast(self.iterations + 1, tf.float32)
+        moments = self.moments
+        for gradient, variable, (first, second) in zip(gradients, variables, moments, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.value.handle,
+                m=first.value.handle,
+                v=second.value.handle,
+                beta1_power=self.beta_1**step,
+                beta2_power=self.beta_2**step,
+                lr=rate,
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                epsilon=self.epsilon,
+                grad=gradient,
+            )

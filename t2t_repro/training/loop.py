@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
@@ -21,6 +20,8 @@ from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.machine import matmul_gflops
 from t2t_repro.distributed.strategy import device_names
 from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.training.divergence import Divergence
+from t2t_repro.training.skipped_steps import SkippedSteps
 from t2t_repro.training.step_stats import StepStats
 from t2t_repro.training.trainer import Trainer
 
@@ -70,6 +71,10 @@ class Loop:
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.began = time.monotonic()  # when this process started to train
         self.validating = 0.0  # seconds since then, spent on dev scores
+        self.divergence = Divergence(trainer.model.rows)
+        self.skipped = SkippedSteps(
+            config.train.skip_nonfinite, checkpoint_dir.parent / "nonfinite", self.cluster.is_chief
+        )
         self.checkpoints = Checkpoints(
             checkpoint_dir,
             config.train.keep_checkpoints,
@@ -88,7 +93,7 @@ class Loop:
         Raises:
             Stopped: any worker received Ctrl-C or SIGTERM; the state is saved.
             BadInput: a checkpoint cannot be read or written, the work directory has vanished, or
-                the loss is not a number.
+                training has diverged.
         """
         for warning in self.checkpoints.restore_latest(strict):
             self._say(warning)
@@ -149,15 +154,19 @@ class Loop:
             asked = time.monotonic()
             source, target = next(batches)
             stats.add_batch(source, target, waited=time.monotonic() - asked)
-            stats.add_step(self.trainer.step(source, target))
+            numbers = self.trainer.step(source, target)
             step += 1
+            stats.add_step(numbers)
+            self.skipped.add(step, source, target, numbers)
             bar.update()
             stopped, late = agreed(bool(received), self._is_late(saved))
-            due = step == train.train_steps or stopped or late or self._is_counted(step)
+            ends = step == train.train_steps or stopped
+            due = ends or late or self._is_counted(step)
             if due or step % train.log_steps == 0:  # before a save too: a NaN must not be saved
                 self._log(step, stats, bar)
                 stats = StepStats()
-            if due:
+            if due and (ends or not self.divergence.lost):
+                self.divergence.check_weights(step, self.trainer.model)
                 self._save(step, stopped)
                 agreed.forget()
                 saved, stats = time.monotonic(), StepStats()
@@ -203,15 +212,12 @@ class Loop:
         return time.monotonic() - saved >= 60 * train.checkpoint_minutes
 
     def _log(self, step: int, stats: StepStats, bar: tqdm) -> None:
-        """Report the statistics of the steps up to `step`; raise BadInput if the loss is NaN."""
+        """Report the statistics of the steps up to `step`; raise BadInput if they diverge."""
         model = self.trainer.model
         values = stats.values(model.config, model.rows, self.peak_tflops)  # waits for the steps
         self.seconds.assign_add(time.monotonic() - stats.began)
-        if not np.isfinite(values["loss"]):
-            raise BadInput(
-                f"the loss at step {step} is not a number; train in another --workdir with a lower "
-                "--learning_rate_scale or more --warmup_steps"
-            )
+        self.skipped.settle()
+        self.divergence.check(step, stats.numbers(), values["perplexity"])
         rate = self.trainer.optimizer.learning_rate  # of the next step
         self.report(step, values | {"learning_rate": float(rate)})
         bar.set_postfix_str(

@@ -5,8 +5,12 @@ over target tokens divided by the number of target tokens in the whole batch. A 
 therefore equals the step on one, rows sorted by length are divided evenly, and no dataset has to be
 distributed. A replica with little memory divides its rows into micro-batches, computes one after
 another, and adds up their gradients, which again gives the same step.
+
+The norm of the gradient is taken after all these sums, so clipping and skipping treat the gradient
+of the whole batch, and all replicas of all workers do the same.
 """
 
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -28,13 +32,15 @@ class Trainer:
 
     Args:
         model: The model, built inside `strategy.scope()`.
-        config: The training settings; `accumulate` is the number of micro-batches.
+        config: The training settings; `accumulate` is the number of micro-batches, `clip_norm` the
+            largest norm of a gradient, and `skip_nonfinite` lets a step do without its update.
         strategy: Where to train.
     """
 
     def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
         self.model, self.strategy = model, strategy
         self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
+        self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
         self._gradients = self._gradients_of
         if config.xla:
             self._gradients = tf.function(self._gradients_of, jit_compile=True)
@@ -61,8 +67,9 @@ class Trainer:
         """Make one update from source [b, s], target [b, t].
 
         Returns:
-            float32 [3]: smoothed and unsmoothed cross-entropy, summed over target tokens, and the
-            number of target tokens.
+            float32 [4]: smoothed and unsmoothed cross-entropy, summed over target tokens; the
+            number of target tokens; the L2 norm of the whole gradient, before any clipping. If the
+            update was skipped, the first three are 0 and the norm is infinite or NaN.
         """
         tokens = tf.math.count_nonzero(target, dtype=tf.float32)
         parts = self.strategy.num_replicas_in_sync * self.micro_batches
@@ -76,16 +83,33 @@ class Trainer:
                     more, more_sums = self._gradients(*rows, tokens)
                     gradients = [one + other for one, other in zip(gradients, more, strict=True)]
                     sums += more_sums
-            # Keras sums the gradients over the replicas here.
-            self.optimizer.apply(gradients, self.model.trainable_variables)
-            return sums
+            context = tf.distribute.get_replica_context()
+            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            norm = tf.linalg.global_norm(gradients)
+            self._update(gradients, norm)
+            if self.skips:
+                sums = tf.where(tf.math.is_finite(norm), sums, 0.0)
+            return tf.concat([sums, [norm / context.num_replicas_in_sync]], axis=0)
 
         return self.strategy.reduce("SUM", self.strategy.run(update), axis=None)
+
+    def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor) -> None:
+        """Apply the summed gradients on this replica, clipped; count the update even if skipped."""
+        if self.clip_norm:
+            scale = tf.minimum(1.0, self.clip_norm / norm)
+            gradients = [gradient * scale for gradient in gradients]
+        adam = self.optimizer
+        update = functools.partial(adam.update, gradients, self.model.trainable_variables)
+        if self.skips:
+            tf.cond(tf.math.is_finite(norm), update, lambda: None)
+        else:
+            update()
+        adam.iterations.assign_add(1)
 
     def _gradients_of(
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Compute the gradients of the loss of some rows, and the sums that `step` returns."""
+        """Compute the gradients of the loss of some rows, and the first three numbers of `step`."""
         with tf.GradientTape() as tape:
             logits = self.model(source, target, training=True)
             sums = cross_entropy(logits, target, self.label_smoothing)

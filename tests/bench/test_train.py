@@ -45,7 +45,7 @@ def test_batches_come_through_the_input_pipeline_without_padding(split):
 def test_a_call_is_a_step_of_the_trainer(split):
     training = bench_train.Training(WORKLOAD, "float32", split)
     before = training.model.trainable_variables[0].numpy()
-    _, _, tokens = training()
+    _, _, tokens, _ = training()
     assert tokens == 60
     assert training.trainer.optimizer.iterations == 1
     assert np.abs(training.model.trainable_variables[0].numpy() - before).max() > 0

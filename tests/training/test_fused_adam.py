@@ -15,6 +15,7 @@ def trained(adam: type[keras.optimizers.Adam]) -> list[np.ndarray]:
         keras.Variable(random.normal(size=shape).astype("float32")) for shape in ((3, 4), (5,))
     ]
     optimizer = make_optimizer(Train(warmup_steps=2), 512, adam)
+    optimizer.build(weights)
     for _ in range(3):
         gradients = [random.normal(size=weight.shape).astype("float32") for weight in weights]
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], weights)

@@ -28,7 +28,9 @@ from t2t_repro import config as configs
 from t2t_repro import experiment
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.divergence import Divergence
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
+from t2t_repro.training.skipped_steps import SkippedSteps
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
 
@@ -85,11 +87,20 @@ class Run:
             self.reports.append((step, values))
 
 
-def train(data, directory, seed=1, stop_at=None, check_in_place=lambda: None, **changes):
+def train(
+    data,
+    directory,
+    seed=1,
+    stop_at=None,
+    check_in_place=lambda: None,
+    alter=lambda trainer, numbers: numbers,
+    **changes,
+):
     """Run a Loop on a new model and return its record; SIGINT arrives in step `stop_at`.
 
     `seed` determines only the weights and dropout; the configuration determines the order of the
     data. A resumed run gets another seed, so that its state can only come from the checkpoint.
+    `alter(trainer, numbers)` returns other numbers for a step that has been made.
     """
     config = config_with(**changes)
     run = Run([], [], [], [])
@@ -104,7 +115,7 @@ def train(data, directory, seed=1, stop_at=None, check_in_place=lambda: None, **
         run.batches.append((source.numpy().tolist(), target.numpy().tolist()))
         if len(run.batches) == stop_at:
             os.kill(os.getpid(), signal.SIGINT)
-        return step(source, target)
+        return alter(trainer, step(source, target))
 
     trainer.step = recording
     loop = Loop(
@@ -275,6 +286,102 @@ def test_loss_that_is_no_number_is_not_saved_between_two_logs(data, tmp_path):
     assert saved_steps(tmp_path) == []
 
 
+def test_weights_that_the_last_update_has_made_infinite_are_not_saved(data, tmp_path):
+    def broken(trainer, numbers):
+        if trainer.optimizer.iterations == 3:
+            weight = trainer.model.trainable_variables[0]
+            weight.assign(np.full(weight.shape, np.inf))
+        return numbers
+
+    with pytest.raises(BadInput, match="after step 3 is not finite"):
+        train(data, tmp_path, alter=broken, train_steps=5, checkpoint_steps=1)
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+def costing(nats, steps):
+    """Return an `alter` with which some steps cost so many nats a token."""
+
+    def costly(trainer, numbers):
+        smoothed, _, tokens, norm = numbers.numpy()
+        is_lost = int(trainer.optimizer.iterations) in steps
+        return tf.constant([smoothed, nats * tokens, tokens, norm]) if is_lost else numbers
+
+    return costly
+
+
+def test_infinite_perplexity_ends_the_run_before_a_checkpoint(data, tmp_path):
+    with pytest.raises(BadInput, match="the perplexity at step 4 is infinite"):
+        train(data, tmp_path, alter=costing(200, {3, 4}), train_steps=5, log_steps=4)
+    assert saved_steps(tmp_path) == []
+
+
+def test_no_checkpoint_pushes_out_a_good_one_while_steps_are_lost(data, tmp_path):
+    every = {"train_steps": 9, "checkpoint_steps": 1, "keep_checkpoints": 3}
+    train(data, tmp_path, alter=costing(60, range(4, 8)), **every)
+    assert saved_steps(tmp_path) == [3, 8, 9]
+
+
+def test_a_thousand_lost_steps_in_a_row_are_a_divergence():
+    lost = np.tile(np.float32([70, 60, 1, 1]), (600, 1))
+    fine = lost * [0.1, 0.1, 1, 1]
+    divergence = Divergence(rows=400)
+    for numbers in (lost, fine, lost):
+        divergence.check(600, numbers, 1.0)
+    with pytest.raises(BadInput, match="each of the 1,000 steps up to 1000 costs more"):
+        divergence.check(1200, lost, 1.0)
+
+
+def skipping(data, directory, bad, stop_at=None, limit=2):
+    """Train 6 steps like `train`; the gradients of the steps `bad` are infinite."""
+    gradients_of = Trainer._gradients_of
+
+    def poisoned(self, *batch):
+        gradients, sums = gradients_of(self, *batch)
+        is_bad = tf.reduce_any(tf.equal(self.optimizer.iterations.value + 1, bad))
+        return [gradient * tf.where(is_bad, np.inf, 1.0) for gradient in gradients], sums
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_gradients_of", poisoned)
+        directory = directory / "checkpoints"
+        return train(data, directory, 1, stop_at, train_steps=6, skip_nonfinite=limit)
+
+
+def test_skipped_steps_are_counted_and_their_batches_kept(data, tmp_path, capsys):
+    run = skipping(data, tmp_path, [2, 3, 5])
+    counts = [values["skipped_steps"] for _, values in run.reports if "skipped_steps" in values]
+    assert counts == [0, 1, 1, 0, 1, 0]
+    assert "step 3 skipped: the norm of its gradient is " in capsys.readouterr().err
+    kept = tmp_path / "nonfinite"
+    assert sorted(path.name for path in kept.iterdir()) == [f"step-{n}.npz" for n in (2, 3, 5)]
+    with np.load(kept / "step-3.npz") as batch:
+        assert (batch["source"].tolist(), batch["target"].tolist()) == run.batches[2]
+    np.testing.assert_array_equal(np.isfinite(run.weights[0]), True)
+
+
+def test_stopped_run_skips_the_same_steps_after_it_resumes(data, tmp_path):
+    whole = skipping(data, tmp_path / "whole", [2, 3, 5])
+    skipping(data, tmp_path / "parts", [2, 3, 5], stop_at=3)
+    resumed = skipping(data, tmp_path / "parts", [2, 3, 5])
+    for one, other in zip(whole.weights, resumed.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_more_skipped_steps_in_a_row_than_allowed_end_the_run(data, tmp_path):
+    with pytest.raises(BadInput, match="steps 3 to 5 have gradients that are not finite"):
+        skipping(data, tmp_path, [1, 3, 4, 5])
+    with pytest.raises(BadInput, match="the norm of the gradient at step 3 is"):
+        skipping(data, tmp_path / "off", [3], limit=0)
+
+
+def test_only_the_last_20_batches_are_kept(tmp_path):
+    skipped, ids = SkippedSteps(99, tmp_path, is_chief=True), tf.constant([[5, 1]])
+    for step in range(90, 115):
+        skipped.add(step, ids, ids, tf.constant([0, 0, 0, np.nan]))
+    skipped.settle()
+    kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {f"step-{step}.npz" for step in range(95, 115)}
+
+
 def test_second_signal_ends_at_once_and_the_handlers_come_back():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with _stop_signals() as received:
@@ -399,6 +506,9 @@ def events(finished):
         ("train/target_tokens_per_s", [1, 2, 3], 1, 1e7),
         ("train/tflops", [1, 2, 3], 1e-9, 10),
         ("train/peak_share", [1, 2, 3], 1e-9, 1),
+        ("train/gradient_norm", [1, 2, 3], 1e-3, 100),
+        ("train/gradient_norm_max", [1, 2, 3], 1e-3, 100),
+        ("train/skipped_steps", [1, 2, 3], 0, 0),
         ("train/padding_share", [1, 2, 3], 0, 0.5),
         ("train/input_share", [1, 2, 3], 0, 1),
         ("train/checkpoint_s", [2, 3], 1e-3, 60),

@@ -41,7 +41,7 @@ def twin_of(model, settings):
 def losses(trainer, twin, batches):
     """Yield (tokens, our loss, the twin's loss) of each update."""
     for source, target in batches:
-        smoothed, _, tokens = trainer.step(source, target).numpy()
+        smoothed, _, tokens, _ = trainer.step(source, target).numpy()
         yield int(tokens), float(smoothed / tokens), twin.step(np.array(source), np.array(target))
 
 

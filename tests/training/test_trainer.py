@@ -60,7 +60,7 @@ def log_probabilities(model, source, target):
 def test_step_returns_sums_over_the_tokens(tiny):
     model = tiny(dropout=0.0)
     expected = log_probabilities(model, SOURCE, TARGET)
-    smoothed, unsmoothed, tokens = step(model)
+    smoothed, unsmoothed, tokens, _ = step(model)
     assert tokens == 5
     assert unsmoothed == pytest.approx(-expected.sum(), rel=1e-5)
     assert smoothed != pytest.approx(unsmoothed, rel=1e-3)
@@ -129,6 +129,69 @@ def test_a_few_pairs_are_learnt_by_heart():
     for _ in range(150):
         trainer.step(SOURCE, TARGET)
     assert perplexity_of(trainer.model).of([(SOURCE, TARGET)]) < 1.1
+
+
+# The norm of the gradient
+
+
+def poison(trainer, factor):
+    """Multiply the gradients of a trainer by `factor(source)` before they are summed."""
+    gradients_of = trainer._gradients
+
+    def poisoned(source, target, tokens):
+        gradients, sums = gradients_of(source, target, tokens)
+        return [gradient * factor(source) for gradient in gradients], sums
+
+    trainer._gradients = poisoned
+
+
+def first_gradient(model, before):
+    """Return the gradient of an update with PROPORTIONAL, from the weights, in float64.
+
+    Adam's first update is rate * h / (|h| + epsilon) with h = g * (1 - beta_2)^0.5.
+    """
+    moved = np.concatenate(
+        [(b.astype("float64") - a).ravel() for a, b in zip(weights(model), before, strict=True)]
+    )
+    share = moved / (10.0 * 12**-0.5)
+    return share / (1.0 - np.abs(share)) / 0.02**0.5
+
+
+def test_norm_is_that_of_the_gradient_before_clipping(tiny):
+    plain, clipped = tiny(dropout=0.0), tiny(dropout=0.0)
+    before = weights(plain)
+    norm = step(plain, **PROPORTIONAL)[3]
+    gradient = first_gradient(plain, before)
+    assert norm == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-3)
+    assert step(clipped, clip_norm=1e-3, **PROPORTIONAL)[3] == norm
+
+
+@pytest.mark.parametrize("share", [0.25, 4.0])
+def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, share):
+    plain, clipped = tiny(dropout=0.0), tiny(dropout=0.0)
+    before = weights(plain)
+    norm = float(step(plain, **PROPORTIONAL)[3])
+    step(clipped, clip_norm=share * norm, **PROPORTIONAL)
+    expected = min(1.0, share) * first_gradient(plain, before)
+    np.testing.assert_allclose(first_gradient(clipped, before), expected, atol=1e-4)
+
+
+def test_a_skipped_step_changes_nothing_but_the_count_of_steps(tiny):
+    trainer = trainer_of(tiny(dropout=0.0), skip_nonfinite=1)
+    # The gradient of a batch of one sentence is infinite.
+    poison(trainer, lambda source: tf.where(tf.shape(source)[0] == 1, np.inf, 1.0))
+    trainer.step(SOURCE, TARGET)
+    before = [variable.numpy() for variable in trainer.optimizer.variables]
+    smoothed, unsmoothed, tokens, norm = trainer.step(SOURCE[:1], TARGET[:1]).numpy()
+    assert (smoothed, unsmoothed, tokens, np.isfinite(norm)) == (0, 0, 0, False)
+    steps, _, *moments = trainer.optimizer.variables
+    assert (int(steps), before[0]) == (2, 1)
+    for start, moment in zip(before[-len(moments) :], moments, strict=True):
+        np.testing.assert_array_equal(start, moment.numpy())
+    held = weights(trainer.model)
+    _, _, tokens, norm = trainer.step(SOURCE, TARGET).numpy()
+    assert (tokens, np.isfinite(norm)) == (5, True)
+    assert np.abs(held[0] - weights(trainer.model)[0]).max() > 0
 
 
 # Perplexity
@@ -207,7 +270,12 @@ kinds = {
     "one in 3 parts": lambda: build(one, 0.0, accumulate=3),
     "two in 2 parts": lambda: build(two, 0.0, accumulate=2),
     "one in 2 parts with XLA": lambda: build(one, 0.0, xla=True, accumulate=2),
+    "one, clipped": lambda: build(one, 0.0, clip_norm=0.1),
+    "two in 2 parts, clipped": lambda: build(two, 0.0, accumulate=2, clip_norm=0.1),
+    "one with XLA, clipped": lambda: build(one, 0.0, xla=True, clip_norm=0.1),
     "one in bfloat16": lambda: build(one, 0.0, BFLOAT16),
+    "two in bfloat16, clipped": lambda: build(two, 0.0, BFLOAT16, clip_norm=0.1),
+    "one in bfloat16, clipped": lambda: build(one, 0.0, BFLOAT16, clip_norm=0.1),
     "two in 2 parts in bfloat16": lambda: build(two, 0.0, BFLOAT16, accumulate=2),
 }
 trainers = {name: kinds[name]() for name in sys.argv[2:]}
@@ -215,7 +283,10 @@ perplexities = {
     name: Perplexity(trainer.model, trainer.strategy, trainer.micro_batches)
     for name, trainer in trainers.items()
 }
-same = {name: "one in bfloat16" if "bfloat16" in name else "one" for name in trainers}
+same = {
+    name: ("one in bfloat16" if "bfloat16" in name else "one") + ", clipped" * ("clip" in name)
+    for name in trainers
+}
 results = {
     name: {"replicas": trainer.strategy.num_replicas_in_sync, "same": same[name]}
     for name, trainer in trainers.items()
@@ -244,6 +315,19 @@ if "two" in trainers:
                 "difference": largest(weights(restored), weights(double)),
                 "ids": ids.numpy().tolist(),
             }
+    skipping = build(two, 0.0, skip_nonfinite=1)
+    gradients_of = skipping._gradients
+
+    def poisoned(*batch):  # on the second replica only
+        gradients, sums = gradients_of(*batch)
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return [gradient + tf.where(replica == 1, np.nan, 0.0) for gradient in gradients], sums
+
+    skipping._gradients = poisoned
+    before = [copy.numpy() for v in skipping.model.trainable_variables for copy in v.value.values]
+    results["skipped"] = {"sums": skipping.step(source, target).numpy().tolist()}
+    after = [copy.numpy() for v in skipping.model.trainable_variables for copy in v.value.values]
+    results["skipped"] |= {"moved": largest(after, before)}
     dropped = build(two, 0.3)
     dropped.seed_replicas()
     state = dropped.model.non_trainable_variables[0].value
@@ -259,15 +343,23 @@ print(json.dumps(results))
 
 # In float32 the only differences are rounding errors. bfloat16 has 8 bits, so sums in another order
 # of rows differ by up to 1 part in 256, for updates of 0.1.
-SAME_STEP = {"two": 1e-5, "one in 3 parts": 1e-5, "two in 2 parts": 1e-5}
-SLOW = {"four": 1e-5, "one in 2 parts with XLA": 1e-5, "two in 2 parts in bfloat16": 1e-2}
+SAME_STEP = {
+    **{"two": 1e-5, "one in 3 parts": 1e-5, "two in 2 parts": 1e-5},
+    "two in 2 parts, clipped": 1e-5,
+}
+SLOW = {
+    **{"four": 1e-5, "one in 2 parts with XLA": 1e-5, "two in 2 parts in bfloat16": 1e-2},
+    **{"one with XLA, clipped": 1e-5, "two in bfloat16, clipped": 1e-2},
+}
 ALL = [*SAME_STEP, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
 @functools.cache
 def stepped(slow):
     """Return the results of one step of each kind, with an uneven batch and with a single row."""
-    names = ("one", "one in bfloat16", *SLOW) if slow else ("one", *SAME_STEP)
+    alone = ("one", "one, clipped")
+    more = ("one in bfloat16", "one in bfloat16, clipped", *SLOW) if slow else SAME_STEP
+    names = (*alone, *more)
     ended = subprocess.run(
         [sys.executable, "-c", REPLICAS, json.dumps(PROPORTIONAL), *names],
         cwd=ROOT,
@@ -291,7 +383,7 @@ def replicas():
 @pytest.mark.parametrize("name", ALL)
 def test_step_is_that_of_one_replica_in_one_part(name, rows):
     step = stepped(name in SLOW)[name][rows]
-    assert step["moved"] > 0.05
+    assert step["moved"] > (0.01 if "clipped" in name else 0.05)
     assert step["difference"] < (SAME_STEP | SLOW)[name]
 
 
@@ -309,6 +401,11 @@ def test_run_on_two_replicas_is_restored_on_one_and_on_two(replicas):
     one, two = replicas["restored on one"], replicas["restored on two"]
     assert one["difference"] == two["difference"] == 0.0
     assert one["ids"] == two["ids"]
+
+
+def test_all_replicas_skip_a_step_if_one_gradient_is_not_a_number(replicas):
+    *sums, norm = replicas["skipped"]["sums"]
+    assert (sums, np.isnan(norm), replicas["skipped"]["moved"]) == ([0, 0, 0], True, 0)
 
 
 def test_replicas_draw_different_dropout(replicas):
