@@ -6,7 +6,7 @@ RUN = runs/demo
 # A file of tests stays on one core, so that what its tests share is made once.
 PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: demo test test-slow quality lint audit bench clean
+.PHONY: demo test test-slow torture soak quality lint audit bench clean
 
 demo: .venv/installed  ## train, score, export and translate with a small model: 3 to 6 minutes on 2 cores
 	@rm -rf $(RUN)/export
@@ -38,6 +38,12 @@ test: .venv/installed-dev  ## all that catches a wrong number: 4 to 5 minutes on
 
 test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 9 to 10 minutes on 2 cores
 	$(PYTEST) -m slow
+
+torture: .venv/installed-dev  ## kills, full disks and the like: at most 30 minutes on 2 cores
+	.venv/bin/python tests/torture
+
+soak: .venv/installed-dev  ## does anything grow? an hour of training, 200,000 requests: 2 hours
+	.venv/bin/python tests/torture soak
 
 quality: .venv/installed-dev  ## has a change cost translation quality? 9 minutes on 2 cores
 	.venv/bin/python -m pytest tests/quality.py --capture=no --timeout=7200

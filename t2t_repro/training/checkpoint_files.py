@@ -71,7 +71,13 @@ class CheckpointFiles:
         return step in self._with_index()
 
     def record(self, steps: Iterable[int]) -> None:
-        """Write the list of the checkpoints that count, given in ascending order."""
+        """Write the list of the checkpoints that count, given in ascending order.
+
+        Raises:
+            OSError: the directory is gone, and is not made again for a list alone; or the disk is
+                full.
+        """
+        self.directory.stat()
         *_, newest = steps = list(steps)
         lines = [f'model_checkpoint_path: "step-{newest}"']
         lines += [f'all_model_checkpoint_paths: "step-{step}"' for step in steps]

@@ -159,8 +159,8 @@ def last_step(run):
 
 
 def contents(directory):
-    """Return {name: bytes} of all files below a directory."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    """Return {name: bytes} of all files below a directory, but for locks, which name a process."""
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 

@@ -41,6 +41,13 @@ def test_what_is_recorded_is_listed(tmp_path):
     assert (files.listing().steps, files.listing().complaint) == ((10, 30), "")
 
 
+def test_a_directory_that_is_gone_is_not_made_again_for_a_list(tmp_path):
+    """A disk may be unmounted after a checkpoint was written to it, and before the list."""
+    with pytest.raises(FileNotFoundError):
+        CheckpointFiles(tmp_path / "gone").record([10])
+    assert not (tmp_path / "gone").exists()
+
+
 def test_random_lists_do_no_harm(tmp_path):
     """Changed bytes never name a checkpoint of another step as the only one."""
     files = files_of(tmp_path, 10, 20, 30)
