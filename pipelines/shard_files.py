@@ -34,8 +34,8 @@ _HEADER = re.compile(
 )
 _LONGEST_HEADER = 256  # bytes; NumPy's has 128
 # Bytes read at a time, so that they are in the processor's cache for the checksum and the largest
-# id. WMT14's German split (540 MB, from the page cache) is verified in 0.07 s on one core of an AMD
-# EPYC: half a percent of the 15 s in which its training starts.
+# id. As many pairs as WMT14 has for German (570 MB, from the page cache) are verified in 0.1 s on
+# one core of an Intel Xeon with AMX: less than 1 % of the 15 s in which their training starts.
 _READ_AT_ONCE = 1 << 18
 
 
