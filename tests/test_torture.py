@@ -50,7 +50,7 @@ def test_two_train_in_the_same_instant(root, made, report):
 
 @pytest.mark.slow
 def test_damaged_newest_checkpoint(root, made, report):
-    damage.newest(root, made, "translate: flipped bit in data", 1, report)
+    damage.newest(root, made, "translate: flipped bits in data", 1, report)
 
 
 # The instruments
