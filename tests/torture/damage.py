@@ -19,7 +19,7 @@ READERS = {
 
 
 def _flip(path, rng):
-    """Flip a bit in every 256 bytes: a single one may hit Adam's moments, which few commands read."""
+    """Flip a bit in every 256 bytes: one alone may hit Adam's moments, which few commands read."""
     content = bytearray(path.read_bytes())
     for start in range(0, len(content), 256):
         content[rng.randrange(start, min(start + 256, len(content)))] ^= 1 << rng.randrange(8)
