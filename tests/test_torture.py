@@ -50,7 +50,7 @@ def test_two_train_in_the_same_instant(root, made, report):
 
 @pytest.mark.slow
 def test_damaged_newest_checkpoint(root, made, report):
-    damage.newest(root, made, "translate: flipped bit in data", 1, report)
+    damage.newest(root, made, "translate: flipped bits in data", 1, report)
 
 
 # The instruments
@@ -115,8 +115,8 @@ def test_a_refusal_is_one_short_line_with_the_path(errors, reason):
 
 
 @pytest.mark.parametrize("rise", [0, 1, 10])
-def test_soak_tells_a_leak_from_caches_that_fill(rise):
-    """For 60 minutes; the caches fill in the first half."""
+def test_soak_tells_a_leak_from_a_rise_that_ends(rise):
+    """In 60 minutes memory rises for the first half, or on to the end."""
     samples = soak.Samples(process=None)
     for number in range(360):
         memory = 1000 + min(number, 180) + rise * max(0, number - 180)

@@ -19,8 +19,10 @@ READERS = {
 
 
 def _flip(path, rng):
+    """Flip a bit in every 256 bytes: one alone may hit Adam's moments, which few commands read."""
     content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    for start in range(0, len(content), 256):
+        content[rng.randrange(start, min(start + 256, len(content)))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
 
 
@@ -32,7 +34,7 @@ def _delete(path, rng):
     path.unlink()
 
 
-_DAMAGES = {"flipped bit": _flip, "cut": _truncate, "deleted": _delete}
+_DAMAGES = {"flipped bits": _flip, "cut": _truncate, "deleted": _delete}
 _FILES = {"data": ".data-00000-of-00001", "index": ".index"}
 # {what: (command, damage, file of the newest checkpoint)}
 CASES = {

@@ -172,7 +172,7 @@ def _members(session):
 def torture(story, root, seed, kills, report):
     """Kill the command of a story so many times, and then let it finish."""
     kind = f"kill: {story.name}"
-    with report.attack(kind, "nobody is killed"):
+    with report.attack("nobody is killed", story.name):
         chain = Chain(story, root, seed, report)
         for number in range(1, kills + 1):
             if not report.has_time:
