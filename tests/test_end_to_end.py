@@ -86,6 +86,7 @@ def test_work_directory(tiny_run):
     shard = [f"shard-00000.{part}" for part in ("ids.npy", "lengths.npy", "json")]
     (train,) = (path.name for path in tiny_run.glob("prepared/train-*"))
     assert set(names) - set(events) == {
+        ".lock",
         "config.yaml",
         "vocabulary.model",
         "vocabulary.vocab",

@@ -218,35 +218,16 @@ def _tags(tree: Tree, rules: Rules) -> list[str]:
 
 
 def _count_crossing(expected: Sequence[Bracket], found: Sequence[Bracket]) -> int:
-    """Return how many of `found` overlap one of `expected`, neither containing the other.
+    """Return how many of `found` overlap one of `expected`, neither containing the other."""
+    # One comparison in NumPy for each bracket: a line of 65,536 characters may hold 16,000.
+    start, end = np.array([bracket[1:] for bracket in expected], int).reshape(-1, 2).T
 
-    A bracket from s to e crosses those that start between s and e and end after e, and those that
-    end between s and e and start before s. A file may hold any tree, so n brackets take n log n
-    steps.
-    """
-    if not expected or not found:
-        return 0
-    starts, ends = np.array([bracket[1:] for bracket in expected]).T
-    s, e = np.array([bracket[1:] for bracket in found]).T
-    last = np.zeros(max(ends.max(), e.max()) + 1, int)  # the end of what starts at a place
-    np.maximum.at(last, starts, ends)
-    first = np.full(len(last), len(last))  # the start of what ends at a place
-    np.minimum.at(first, ends, starts)
-    return int(((_most(last, s + 1, e) > e) | (-_most(-first, s + 1, e) < s)).sum())
+    def crosses(one: Bracket) -> bool:
+        from_left = (start < one.start) & (one.start < end) & (end < one.end)
+        from_right = (one.start < start) & (start < one.end) & (one.end < end)
+        return bool((from_left | from_right).any())
 
-
-def _most(values: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the maximum of values[start:end] for each start and end; where empty, one less."""
-    result = np.full(len(start), values.min() - 1)
-    length = np.maximum(end - start, 0)
-    level, table = 1, values  # table[i] is the maximum of values[i : i + level]
-    while (length >= level).any():
-        chosen = (length >= level) & (length < 2 * level)
-        both = table[start[chosen]], table[end[chosen] - level]
-        result[chosen] = np.maximum(*both)
-        table = np.maximum(table[:-level], table[level:])
-        level *= 2
-    return result
+    return sum(map(crosses, found))
 
 
 def _align_quotes(gold: Tree, test: Tree, rules: Rules) -> tuple[Tree, Tree]:

@@ -46,7 +46,14 @@ if typing.TYPE_CHECKING:
 # The modules that `litert_translator` imports to make trees of a parsing run's outputs. Without
 # __init__.py, another package called `pipelines` would go before this one.
 _TREES = (
-    *("__init__", "errors", "parsing/__init__", "parsing/linear_trees", "parsing/trees"),
+    *(
+        "__init__",
+        "errors",
+        "regular_file",
+        "parsing/__init__",
+        "parsing/linear_trees",
+        "parsing/trees",
+    ),
     *("sources/__init__", "sources/text_files"),
 )
 

@@ -118,7 +118,13 @@ def random_sources(rng, count):
 @only_tensorflow
 @pytest.mark.parametrize(
     ("beam_size", "alpha", "forced_length"),
-    [(1, 0.6, None), (3, 0.0, None), (4, 0.6, None), (4, 2.0, None), (4, 0.6, 6)],
+    [
+        pytest.param(1, 0.6, None, marks=pytest.mark.slow),
+        pytest.param(3, 0.0, None, marks=pytest.mark.slow),
+        (4, 0.6, None),
+        pytest.param(4, 2.0, None, marks=pytest.mark.slow),
+        (4, 0.6, 6),
+    ],
 )
 def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(
     trained, beam_size, alpha, forced_length

@@ -217,6 +217,12 @@ def test_a_reference_that_is_no_tree_is_refused():
 # Perturbed real trees, counted by a second implementation that follows EVALB's loops.
 
 
+def cross(one, other):
+    """Return whether two brackets overlap and neither contains the other."""
+    first, second = sorted([one[1:], other[1:]])
+    return first[0] < second[0] < first[1] < second[1]
+
+
 def perturbed(tree, rng):
     """Drop, relabel, repeat or move some brackets of a tree, and change some tags."""
     changed = []
@@ -229,7 +235,7 @@ def perturbed(tree, rng):
     if len(tree.leaves) > 4:
         start = rng.randrange(len(tree.leaves) - 2)
         moved = Bracket("VP", start, start + 2)
-        kept = [b for b in kept if not evalb._cross(b, moved)] + [moved]
+        kept = [b for b in kept if not cross(b, moved)] + [moved]
     kept.sort(key=lambda b: (b.start, -b.end))
     tags = {",": "NN"} if rng.random() < 0.05 else {"NN": "NNP"} if rng.random() < 0.5 else {}
     leaves = tuple(Leaf(tags.get(leaf.tag, leaf.tag), leaf.word) for leaf in tree.leaves)

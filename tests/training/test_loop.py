@@ -358,6 +358,7 @@ def test_skipped_steps_are_counted_and_their_batches_kept(data, tmp_path, capsys
     np.testing.assert_array_equal(np.isfinite(run.weights[0]), True)
 
 
+@pytest.mark.slow
 def test_stopped_run_skips_the_same_steps_after_it_resumes(data, tmp_path):
     whole = skipping(data, tmp_path / "whole", [2, 3, 5])
     skipping(data, tmp_path / "parts", [2, 3, 5], stop_at=3)
