@@ -7,8 +7,10 @@ from itertools import islice
 
 import clean_process
 import commands
+import numpy as np
 import pytest
 import yaml
+from paths import ROOT
 
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
@@ -240,3 +242,24 @@ def test_an_export_needs_neither_its_run_nor_this_code(moved_export, translated,
     assert outputs["alone"] == expected
     assert outputs["by three"] == expected
     assert vocabulary.decode(outputs["ids"])[0] == expected[0]
+
+
+@pytest.mark.slow
+def test_the_program_that_replays_a_skipped_step(tiny_run, tmp_path):
+    """docs/commands.md, "Replaying a skipped step", on a batch as training keeps it."""
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    before = files(run)
+    sentences = ["The boy did not follow the woman.", "The house is old."]
+    rows = Vocabulary.load(run).encode(sentences)
+    ids = np.zeros((2, max(map(len, rows))), np.int32)
+    for row, found in zip(ids, rows, strict=True):
+        row[: len(found)] = found
+    (run / "nonfinite").mkdir()
+    np.savez(run / "nonfinite/step-2.npz", source=ids, target=ids)
+    _, _, after = (ROOT / "docs/commands.md").read_text().partition("### Replaying a skipped step")
+    program = after.partition("```python\n")[2].partition("```")[0]
+    program = program.replace("runs/toy_ende", str(run))
+    *shown, last = commands.python("-c", program).stdout.decode().splitlines()
+    assert shown == sentences
+    assert 0 < float(last.removeprefix("gradient norm ")) < 1000
+    assert before.items() <= files(run).items()

@@ -81,7 +81,8 @@ def write_model(
         directory: The existing directory to write to.
         weights: "float32" or "int8".
     """
-    (directory / "model.tflite").write_bytes(convert(model, vocabulary, decode, weights))
+    content = convert(model, vocabulary, decode, weights, scratch=directory)
+    (directory / "model.tflite").write_bytes(content)
     vocabulary.save(directory)
     shutil.copy(Path(__file__).with_name("litert_translator.py"), directory / "translator.py")
 
@@ -95,7 +96,13 @@ def _copy_modules(directory: Path) -> None:
         shutil.copy(package / f"{name}.py", copied)
 
 
-def convert(model: Transformer, vocabulary: Vocabulary, decode: Decode, weights: str) -> bytes:
+def convert(
+    model: Transformer,
+    vocabulary: Vocabulary,
+    decode: Decode,
+    weights: str,
+    scratch: Path | None = None,
+) -> bytes:
     """Return the content of model.tflite.
 
     Args:
@@ -103,6 +110,7 @@ def convert(model: Transformer, vocabulary: Vocabulary, decode: Decode, weights:
         vocabulary: The model's vocabulary. Rows of the embedding matrix beyond it are left out.
         decode: The decode settings; the beam size and the greatest lengths are part of the model.
         weights: "float32" or "int8".
+        scratch: Where a SavedModel lies meanwhile; None means the system's temporary directory.
     """
     float32 = model
     if model.compute_dtype != "float32":
@@ -114,7 +122,7 @@ def convert(model: Transformer, vocabulary: Vocabulary, decode: Decode, weights:
     # The Keras model itself would want a signature of its own in a SavedModel.
     module = tf.Module()
     module.weights = [variable.value for variable in float32.trainable_variables]
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=scratch) as directory:
         # Functions of one SavedModel share their variables, and still do when converted.
         tf.saved_model.save(module, directory, signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(

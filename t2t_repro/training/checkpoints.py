@@ -162,7 +162,7 @@ def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None
                 mean += reader.get_tensor(key)
             mean /= len(readers)
             variable.assign(mean)
-    except (tf.errors.OpError, RuntimeError) as error:  # they were good a moment ago
+    except (tf.errors.OpError, RuntimeError, IndexError) as error:  # good a moment ago
         raise BadInput(
             f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
             f"({_first_line(error)[:-1]}); run the same command again"
