@@ -36,7 +36,7 @@ SENTENCES = \
 test: .venv/installed-dev  ## all that catches a wrong number: 4 to 5 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
-test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 9 to 10 minutes on 2 cores
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 17 minutes on 2 cores
 	$(PYTEST) -m slow
 
 torture: .venv/installed-dev  ## kills, full disks and the like: at most 30 minutes on 2 cores
