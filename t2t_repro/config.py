@@ -445,9 +445,10 @@ def load(path: Path) -> Config:
     values = yaml_files.read(path)
     checked = _checked({k: v for k, v in values.items() if k not in _HEAD}, str(path))
     if missing := [name for name in (*_HEAD, *FIELDS) if name not in values]:
+        line = _line(FIELDS[missing[0]]) if missing[0] in FIELDS else f"{missing[0]}: ..."
         raise BadInput(
             f"{path}: no '{missing[0]}' in it; wanted the whole config.yaml of a run; add the line "
-            "if an earlier version wrote the file"
+            f"'{line}' if an earlier version wrote the file"
         )
     try:
         _check_name("problem", values["problem"], problem_names())
@@ -455,6 +456,12 @@ def load(path: Path) -> Config:
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     return _build(values["problem"], values["variant"], checked)
+
+
+def _line(field: dataclasses.Field) -> str:
+    """Return the line of a saved configuration in which a setting has its default."""
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return yaml.safe_dump({field.name: default}).strip()
 
 
 def conflicts(saved: Config, wanted: Config) -> list[str]:

@@ -1,6 +1,7 @@
 """The paper's numbers, the order in which sources override each other, and error messages."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -376,3 +377,13 @@ def test_every_problem_has_a_file_and_every_file_a_problem():
     from t2t_repro.problems import PROBLEMS
 
     assert sorted(PROBLEMS) == config.problem_names()
+
+
+def test_the_line_that_an_earlier_version_lacks_is_named(tmp_path):
+    path = tmp_path / "config.yaml"
+    config.save(resolve("toy_ende"), path)
+    whole = path.read_text()
+    for line in ("clip_norm: 0.0\n", "source_files: []\n", "data_dir: null\n"):
+        path.write_text(whole.replace(line, ""))
+        with pytest.raises(BadInput, match=re.escape(f"add the line '{line.strip()}'")):
+            config.load(path)
