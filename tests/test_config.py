@@ -384,6 +384,6 @@ def test_the_line_that_an_earlier_version_lacks_is_named(tmp_path):
     config.save(resolve("toy_ende"), path)
     whole = path.read_text()
     for line in ("clip_norm: 0.0\n", "source_files: []\n", "data_dir: null\n"):
-        path.write_text(whole.replace(line, ""))
+        path.write_text(whole.replace(f"\n{line}", "\n", 1))
         with pytest.raises(BadInput, match=re.escape(f"add the line '{line.strip()}'")):
             config.load(path)
