@@ -112,9 +112,19 @@ def head(*lines, path=PREDICT):
 
 
 @pytest.fixture(scope="module")
-def site():
-    """Return a function that returns the application with options; the same ones share it."""
+def sites():
+    """Return the applications by their options."""
     sites = {}
+    yield sites
+    for each in sites.values():
+        each.server.should_exit = True
+    for each in sites.values():
+        each.stop()
+
+
+@pytest.fixture
+def site(sites):
+    """Return a function that returns the application with options; the same ones share it."""
 
     def site(**options):
         key = tuple(options.items())
@@ -122,11 +132,7 @@ def site():
             sites[key] = Site(**options)
         return sites[key]
 
-    yield site
-    for each in sites.values():
-        each.server.should_exit = True
-    for each in sites.values():
-        each.stop()
+    return site
 
 
 @pytest.fixture
@@ -135,8 +141,11 @@ def impatient(monkeypatch):
 
 
 @pytest.fixture
-def records(caplog):
+def records(sites, caplog):
     """Return a function that returns what the access log has, once it has a number of lines."""
+    # A request is logged after its answer: the last ones of the test before may be on their way.
+    wait_until(lambda: not any(each.server.server_state.tasks for each in sites.values()))
+    caplog.clear()
     caplog.set_level(logging.INFO, "t2t_repro.access")
 
     def records(count):
