@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pipelines import regular_file
 from pipelines.errors import BadInput
 
 MOST_BYTES = 1_000_000  # a run's config.yaml has 1,100, and 100 more for each text file
@@ -24,23 +25,15 @@ def read(path: Path) -> dict[Any, Any]:
         BadInput: the file cannot be read, or is no YAML of the kind above.
     """
     try:
-        values = yaml.load(_text(path), _Loader)
+        values = yaml.load(regular_file.read(path, MOST_BYTES).decode(), _Loader)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     # PyYAML lets the errors of int() and of dates through.
-    except (OSError, yaml.YAMLError, ValueError, OverflowError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise BadInput(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
     if values is not None and not isinstance(values, dict):
         raise BadInput(f"{path}: wanted lines 'name: value', got a {type(values).__name__}")
     return values or {}
-
-
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():  # reading a FIFO would wait for ever
-        raise BadInput(f"{path}: wanted a file, found a directory or a device; move it away")
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise BadInput(f"{path}: wanted at most {MOST_BYTES:,} bytes, got more; is it this file?")
-    return content.decode()
 
 
 class _Loader(yaml.SafeLoader):
