@@ -92,13 +92,19 @@ def attacks(root, made, given):
 
 
 def endure(root, given):
-    """Train for an hour and translate 100,000 sentences with each export; return the report."""
+    """Train for an hour, and meanwhile translate 100,000 sentences with each of two exports."""
     report, made = Report(), tiny.finished_run(root / "made")
-    soak.training(root, given.minutes or 60.0, report)
-    for form in ("litert", "saved_model"):
-        export = root / form
-        tiny.succeed("export", tiny.workdir(made), f"--export_dir={export}", f"--format={form}")
-        soak.requests(export, given.requests, report)
+
+    def requests():
+        for form in ("litert", "saved_model"):
+            export = root / form
+            tiny.succeed("export", tiny.workdir(made), f"--export_dir={export}", f"--format={form}")
+            soak.requests(export, given.requests, report)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        parts = (partial(soak.training, root, given.minutes or 60.0, report), requests)
+        for running in [pool.submit(part) for part in parts]:
+            running.result()
     return report
 
 

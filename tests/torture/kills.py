@@ -45,6 +45,8 @@ class Story:
         begin: Fills the folder before the first start.
         reach: Share of the command's events within which a start is killed: the smaller, the more
             kills fall on one way from begin to end.
+        is_done: Whether a killed command had finished its work, given the folder: given again, it
+            would refuse to do it twice.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Story:
     result: Callable[[Path], dict]
     begin: Callable[[Path], object] = lambda folder: None
     reach: float = 1.0
+    is_done: Callable[[Path], bool] = lambda folder: False
 
 
 class Chain:
@@ -81,8 +84,9 @@ class Chain:
         with self.report.attack(f"kill: {self.story.name}", f"kill {number}, --seed={self.seed}"):
             try:
                 while not self._is_killed(self._moment()):
-                    self._check()
-                    self._begin()
+                    self._check_and_begin()
+                if self.story.is_done(self.folder):
+                    self._check_and_begin()
             except (Broken, OSError):
                 self._begin()
                 raise
@@ -125,6 +129,10 @@ class Chain:
         if self.status < 0:
             self.report.kill_came(_place(events))
         return len(events)
+
+    def _check_and_begin(self):
+        self._check()
+        self._begin()
 
     def _check(self):
         """Raise Broken unless the folder is that of a command which nobody killed."""
@@ -213,6 +221,9 @@ def stories(root, made):
     def translated(folder):
         return tiny.translations(folder / "export")
 
+    def exported(folder):
+        return (folder / "export" / "1").exists()
+
     exports = {"saved_model": 0.08, "litert": 0.06, "ctranslate2": 0.06}
     return {
         Story("prepare", prepare(made / "pairs.tsv"), prepared): 0.15,
@@ -221,7 +232,7 @@ def stories(root, made):
         Story("train on", lambda at: ["train", *train, tiny.workdir(at)], weights, reach=0.1): 0.2,
         Story("evaluate", lambda at: ["evaluate", tiny.workdir(at)], scores, trained): 0.15,
         **{
-            Story(f"export {form}", export(form), translated, trained): share
+            Story(f"export {form}", export(form), translated, trained, is_done=exported): share
             for form, share in exports.items()
         },
     }
