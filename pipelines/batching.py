@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +57,13 @@ class Batching:
     seed: int
     alterations: tuple[Alteration, ...] = ()
     altered_updates: int = 0
+
+    place: typing.ClassVar[None] = None  # nothing to save beside the loop's two integers
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs in an unaltered epoch."""
+        return len(self.split)
 
     @cached_property
     def buckets(self) -> Buckets:
@@ -137,3 +144,26 @@ def _in_batches(pairs: np.ndarray, most: int) -> np.ndarray:
     full = pairs[: (count - short) * most].reshape(-1, most)
     rest = pairs[(count - short) * most :].reshape(short, most - 1)
     return np.concatenate([full, np.pad(rest, ((0, 0), (0, 1)), constant_values=-1)])
+
+
+def small_batches(
+    split: EncodedSplit, tokens_per_batch: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield every pair of a split once, longest first, for scoring on one device.
+
+    A training batch has at least 9 rows; these have one if `tokens_per_batch` holds no more, so
+    that memory is bounded by the longest pair.
+
+    Args:
+        split: The encoded pairs.
+        tokens_per_batch: Limit on each side of a batch, padding included; a longer pair is alone.
+
+    Yields:
+        Source int32 [b, s] and target int32 [b, t].
+    """
+    longest = split.lengths.max(1)
+    order = np.argsort(-longest, kind="stable")
+    while len(order):
+        pairs = order[: max(1, tokens_per_batch // longest[order[0]])]
+        yield split.padded(pairs, *split.lengths[pairs].max(0))
+        order = order[len(pairs) :]

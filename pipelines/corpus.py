@@ -5,13 +5,14 @@ tf.io.gfile:
 
     corpus.json             the settings and the fingerprint of the text that the rest was made from
     vocabulary.model        the vocabulary, and vocabulary.vocab, its pieces for people to read
-    prepared/train-.../     see `pipelines.shards`; named after text, vocabulary and length limit,
-                            so that runs with different ones never write to one place
+    prepared/train-.../     see `pipelines.shards`; named after text, vocabulary, length limit
+                            and filters, so that runs with different ones never write to one place
 
 A run that shares a corpus copies corpus.json and the vocabulary, and from an address also the
 training split. The dev split is always in the work directory.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines import json_object, storage
+from pipelines.corpus_report import CorpusReport, report_on
 from pipelines.encode import (
     Pair,
     block_fingerprint,
@@ -34,9 +36,10 @@ from pipelines.encode import (
     text_fingerprint,
 )
 from pipelines.errors import BadInput
+from pipelines.filters import NO_FILTERS, Filters
 from pipelines.json_object import is_fingerprint
 from pipelines.shard_files import MANIFEST, Damaged
-from pipelines.shards import EncodedSplit
+from pipelines.shards import EncodedSplit, counts_line
 from pipelines.vocabulary import FILES, Vocabulary
 
 _DESCRIPTION = "corpus.json"
@@ -62,7 +65,9 @@ class Corpus:
         vocabulary_size: Pieces of the vocabulary.
         max_length: The most pieces on a side of a training pair, EOS included; longer ones are
             dropped.
+        filters: Which other training pairs are dropped.
         max_source_length: The same limit for held-out pairs; the decoder truncates its input to it.
+        vocabulary_from: A model file or a run, whose vocabulary is used; None to learn one.
         shared_dir: The directory or address that runs share; None if each has its own corpus.
         is_settled: Whether the vocabulary is final. The training text is then read again only if
             its encoded split is missing or incomplete; held-out text is read at each start.
@@ -77,6 +82,8 @@ class Corpus:
     vocabulary_size: int
     max_length: int
     max_source_length: int
+    filters: Filters = NO_FILTERS
+    vocabulary_from: str | None = None
     shared_dir: str | None = None
     is_settled: bool = False
     read_only: bool = False
@@ -93,18 +100,19 @@ class Corpus:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary, learnt on both sides of the training text if there is none yet.
+        """The vocabulary, given or learnt on both sides of the training text if there is none yet.
 
         Raises:
-            BadInput: the shared directory holds another corpus, the text cannot be used, or
-                vocabulary.model is not the one that corpus.json describes.
+            BadInput: the given vocabulary does not fit, the shared directory holds another corpus,
+                the text cannot be used, or vocabulary.model is not the one that corpus.json
+                describes.
         """
         if not self.is_settled:
             found = self._find_description()
             if found and self._has_same_text(found):
                 self._copy(self.home, str(self.workdir))
             else:
-                self._learn()
+                self._make_vocabulary()
         vocabulary = Vocabulary.load(self.workdir)
         described = _read_description(str(self.workdir)).get("vocabulary")
         if described not in (None, vocabulary.fingerprint):
@@ -114,6 +122,16 @@ class Corpus:
                 "run in another --workdir"
             )
         return vocabulary
+
+    @cached_property
+    def _given(self) -> Vocabulary | None:
+        return Vocabulary.given(self.vocabulary_from) if self.vocabulary_from else None
+
+    @property
+    def _described(self) -> Description:
+        """Return what corpus.json says of vocabulary and training split, beside the text."""
+        given = self._given and self._given.fingerprint
+        return dict(self.settings) | {"given_vocabulary": given}
 
     def prepare_train(self, beam_options: list[str] | None = None) -> str:
         """Encode the shards of the training split that are missing or damaged.
@@ -134,11 +152,16 @@ class Corpus:
         if damage:
             _report(damage)
         if damage or not manifest:
-            self._encode_train(beam_options)
+            manifest = self._encode_train(beam_options)
+        print(f"train: {counts_line(manifest['pairs'], manifest)}", file=sys.stderr)
         return directory
 
+    def report(self) -> CorpusReport:
+        """Return what the training text is like before any pair is dropped; it is read again."""
+        return report_on(self._train_text, self.vocabulary, self.max_length)
+
     def train(self) -> EncodedSplit:
-        """Return the training split, without pairs longer than `max_length`.
+        """Return the training split, without pairs longer than `max_length` and those of `filters`.
 
         If a file of it is damaged, its shard is made again, once.
         """
@@ -168,24 +191,26 @@ class Corpus:
         """The directory or address of the training split."""
         vocabulary = self.vocabulary  # first of all: learning it writes the description
         key = f"{self._text_fingerprint} {vocabulary.fingerprint} {self.max_length}"
+        if self.filters.used:
+            key += f" {self.filters.used}"
         return f"{self.home}/prepared/train-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
     def _finished_train(self) -> Description | None:
         """Return the manifest of the training split if it is complete and can be trusted."""
         if not (self.is_settled or self.shared):  # the text may have changed
             return None
-        return find_manifest(self.vocabulary, self.max_length, self._train_directory)
+        return find_manifest(self.vocabulary, self.max_length, self._train_directory, self.filters)
 
-    def _encode_train(self, beam_options: list[str] | None = None) -> None:
+    def _encode_train(self, beam_options: list[str] | None = None) -> Description:
         """Encode missing shards of the training split, here or, given options, on Apache Beam."""
         vocabulary, limit, directory = self.vocabulary, self.max_length, self._train_directory
         if beam_options is None:
-            manifest = encode_split(self._train_text, vocabulary, limit, directory)
+            manifest = encode_split(self._train_text, vocabulary, limit, directory, self.filters)
         else:
             from pipelines.encode_on_beam import encode_split_on_beam
 
             manifest = encode_split_on_beam(
-                self._train_text, vocabulary, limit, directory, beam_options
+                self._train_text, vocabulary, limit, directory, beam_options, self.filters
             )
         if manifest["text"] != self._text_fingerprint:
             storage.remove(directory, MANIFEST)
@@ -193,6 +218,7 @@ class Corpus:
                 f"the training text is not the text that {self.workdir / FILES[0]} was learnt "
                 "from; bring that text back, or begin a new run in another --workdir"
             )
+        return manifest
 
     def _local_train(self) -> str:
         """Return the directory of the training split, copied here if it lies at an address."""
@@ -229,7 +255,7 @@ class Corpus:
             return {}  # from a start that failed
         found = {k: found[old] for k, old in _FORMER_NAMES.items() if old in found} | found
         off = {k: v or False for k, v in found.items()}
-        differing = {k: v for k, v in self.settings.items() if (v or False) != off.get(k, False)}
+        differing = {k: v for k, v in self._described.items() if (v or False) != off.get(k, False)}
         if not found or not differing:
             return found
         if not self.shared:
@@ -253,8 +279,11 @@ class Corpus:
             )
         return True
 
-    def _learn(self) -> None:
-        """Learn the vocabulary and write it with its description, here and where it is shared."""
+    def _make_vocabulary(self) -> None:
+        """Learn the vocabulary, unless it is given, and write it, here and where it is shared.
+
+        Its description is written with it, for which all text is read in either case.
+        """
         fingerprints: list[str] = []
 
         def sentences() -> Iterator[str]:
@@ -264,22 +293,25 @@ class Corpus:
                     yield pair["source"]
                     yield pair["target"]
 
+        vocabulary = self._given  # a mistake in it is found before anything is deleted
         # Remove files that a failed start with other text or settings has left.
         (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
         for split in self.workdir.glob("prepared/train-*"):
             shutil.rmtree(split)
-        vocabulary = Vocabulary.learn(sentences(), self.vocabulary_size)
+        if vocabulary:
+            collections.deque(sentences(), maxlen=0)
+        else:
+            vocabulary = Vocabulary.learn(sentences(), self.vocabulary_size)
         vocabulary.save(self.workdir)
-        description = dict(self.settings) | {
+        description = self._described | {
             "text": text_fingerprint(fingerprints),
-            "text_begins": fingerprints[0],
+            "text_begins": next(iter(fingerprints), block_fingerprint(())),
             "vocabulary": vocabulary.fingerprint,
         }
         content = json.dumps(description, indent=2) + "\n"
         storage.write(str(self.workdir), _DESCRIPTION, content.encode())
-        print(
-            f"vocabulary: {vocabulary.size:,} pieces learnt on the training text", file=sys.stderr
-        )
+        origin = f"of {self.vocabulary_from}" if self._given else "learnt on the training text"
+        print(f"vocabulary: {vocabulary.size:,} pieces {origin}", file=sys.stderr)
         # Another run may have filled the shared directory meanwhile; if it holds another corpus,
         # `_find_description` raises.
         if self.shared and not self._find_description():

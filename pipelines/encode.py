@@ -4,7 +4,8 @@ One process reads the text and cuts it into blocks of 131,072 pairs. Worker proc
 make a shard from each block: they encode its pairs, drop those that are empty or too long, and
 write the rest. A shard's summary records the fingerprints of its text and of the vocabulary, and
 the length limit. A run that was killed therefore keeps its finished shards, and a shard is made
-again if the text, the vocabulary or the limit has changed.
+again if the text, the vocabulary, the limit or a filter has changed. The process that reads the
+text also finds the pairs that repeat earlier ones, since no worker sees the whole text.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tqdm import tqdm
 
 from pipelines import storage
 from pipelines.errors import BadInput
+from pipelines.filters import NO_FILTERS, Filters
+from pipelines.repeats import Repeats
 from pipelines.shard_files import (
     MANIFEST,
     Damaged,
@@ -40,6 +43,9 @@ from pipelines.workers import in_order
 
 Pair = Mapping[str, str]  # {"source", "target"}
 Block = tuple[int, list[Pair]]  # the block's number, counted from 0, and its pairs
+# A block, and which of its pairs, by index, repeat an earlier pair of the text; none are listed
+# unless they are to be dropped.
+MarkedBlock = tuple[int, list[Pair], list[int]]
 Summary = dict[str, Any]  # a shard's fingerprints, limit, counts, file sizes and checksums
 
 # 32 MB of WMT's text, which take two seconds to encode. WMT14 has 35 (German) and 312 (French)
@@ -59,18 +65,21 @@ def encode_split(
     vocabulary: Vocabulary,
     max_length: int,
     directory: str | Path,
+    filters: Filters = NO_FILTERS,
 ) -> Summary:
     """Encode a split into shards, reusing those that are up to date, and write its manifest.
 
     Pairs with an empty side, or with more than `max_length` pieces (EOS included) on a side, are
-    dropped and counted. The process may be killed at any moment; the next call reuses the shards
-    that were finished. A text of more than one block is divided among processes, see `workers`.
+    dropped and counted, and so are those that the filters find. The process may be killed at any
+    moment; the next call reuses the shards that were finished. A text of more than one block is
+    divided among processes, see `workers`.
 
     Args:
         read: Returns the split's pairs; called once.
         vocabulary: The vocabulary that encodes them.
         max_length: The most pieces on a side, EOS included.
         directory: Where the split is stored: a local path or an address for tf.io.gfile.
+        filters: Which other pairs are dropped.
 
     Returns:
         The manifest.
@@ -81,13 +90,19 @@ def encode_split(
     directory, pairs = str(directory), iter(read())
     first = list(islice(pairs, 1))  # a missing text is noticed while the manifest is still there
     storage.remove(directory, MANIFEST)  # it must not cover a mixture of old and new shards
-    make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
+    make = partial(
+        make_shard,
+        vocabulary=vocabulary,
+        max_length=max_length,
+        directory=directory,
+        filters=filters,
+    )
     summaries = []
     # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
     interval = 0.1 if sys.stderr.isatty() else 30
     bar = tqdm(desc="prepare", unit=" pairs", unit_scale=True, delay=2, mininterval=interval)
     with bar:
-        for summary in in_order(make, blocks(chain(first, pairs))):
+        for summary in in_order(make, marked(blocks(chain(first, pairs)), filters)):
             summaries.append(summary)
             bar.update(summary["read"])
     return write_manifest(summaries, directory)
@@ -97,20 +112,25 @@ def encode_in_memory(
     pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
 ) -> EncodedSplit:
     """Encode a small split without writing it; for the arguments and errors see `encode_split`."""
-    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
+    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length, NO_FILTERS)
     _check_kept(len(lengths), dropped)
     source_tokens, target_tokens = lengths.sum(axis=0).tolist()
     counts = {"dropped": dropped, "source_tokens": source_tokens, "target_tokens": target_tokens}
     return EncodedSplit.from_shards([ids], [lengths], counts)
 
 
-def find_manifest(vocabulary: Vocabulary, max_length: int, directory: str | Path) -> Summary | None:
+def find_manifest(
+    vocabulary: Vocabulary,
+    max_length: int,
+    directory: str | Path,
+    filters: Filters = NO_FILTERS,
+) -> Summary | None:
     """Return the manifest of a complete split made with these settings, or None.
 
     The text is not read, so a change of the text goes unnoticed.
     """
     manifest = _parsed(parse_manifest, storage.read(str(directory), MANIFEST))
-    if _wanted(vocabulary, max_length).items() <= manifest.items() and all(
+    if _fits(manifest, _wanted(vocabulary, max_length, filters)) and all(
         _has_files(str(directory), *shard) for shard in enumerate(manifest["bytes"])
     ):
         return manifest
@@ -143,6 +163,14 @@ def blocks(examples: Iterable[Pair]) -> Iterator[Block]:
         yield next(numbers), pairs
 
 
+def marked(blocks: Iterable[Block], filters: Filters) -> Iterator[MarkedBlock]:
+    """Add to each block which of its pairs repeat earlier ones, if filters drop these."""
+    repeats = Repeats() if filters.drop_duplicates else None
+    for number, pairs in blocks:
+        repeated = [] if repeats is None else np.flatnonzero(repeats.among(pairs)).tolist()
+        yield number, pairs, repeated
+
+
 def text_fingerprint(block_fingerprints: Iterable[str]) -> str:
     """Return the fingerprint of a whole text, given those of its blocks in order."""
     return _digest("\n".join(block_fingerprints))
@@ -153,22 +181,32 @@ def block_fingerprint(pairs: Iterable[Pair]) -> str:
     return _digest("\n".join(f"{pair['source']}\t{pair['target']}" for pair in pairs))
 
 
-def make_shard(block: Block, *, vocabulary: Vocabulary, max_length: int, directory: str) -> Summary:
+def make_shard(
+    block: MarkedBlock,
+    *,
+    vocabulary: Vocabulary,
+    max_length: int,
+    directory: str,
+    filters: Filters = NO_FILTERS,
+) -> Summary:
     """Write the shard of a block unless it is up to date, and return its summary.
 
-    A shard is up to date if its summary has the fingerprints of the text and the vocabulary, and
-    the checksums of its files. Summaries of earlier versions have none; their shards are made anew.
+    A shard is up to date if its summary has the fingerprints of the text and the vocabulary, the
+    limit, the filters, and the checksums of its files. Summaries of earlier versions have no
+    checksums; their shards are made anew.
     """
-    number, pairs = block
+    number, pairs, repeated = block
     *names, summary_file = shard_files(number)
-    wanted = _wanted(vocabulary, max_length) | {"text": block_fingerprint(pairs)}
+    wanted = _wanted(vocabulary, max_length, filters) | {"text": block_fingerprint(pairs)}
     wanted |= {"number": number, "read": len(pairs)}
+    if filters.drop_duplicates:  # they depend on the blocks before, which may have changed
+        wanted["repeated"] = _digest(str(repeated))
     found = _parsed(parse_summary, storage.read(directory, summary_file))
-    if wanted.items() <= found.items():
+    if _fits(found, wanted):
         if describes(found, *(storage.read(directory, name) or b"" for name in names)):
-            return found
+            return found | wanted
         print(f"{directory}/{summary_file[:-5]}: damaged; it is made again", file=sys.stderr)
-    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length)
+    ids, lengths, dropped = _encoded(pairs, vocabulary, max_length, filters, repeated)
     storage.remove(directory, summary_file)  # until the files that it describes are written
     files = dict(zip(names, (npy(ids), npy(lengths)), strict=True))
     for name, content in files.items():
@@ -211,7 +249,7 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
         if name.startswith("shard-") and name not in ours:
             storage.remove(directory, name)
     manifest = {
-        **{name: summaries[0][name] for name in ("format", "vocabulary", "max_length")},
+        **{name: summaries[0][name] for name in ("format", "vocabulary", "max_length", "filters")},
         "text": text_fingerprint(summary["text"] for summary in summaries),
         "shards": len(summaries),
         "pairs": pairs,
@@ -270,25 +308,43 @@ def _read_all(address: str, name: str, size: int, wanted: str | None) -> bytes:
     return content
 
 
-def _wanted(vocabulary: Vocabulary, max_length: int) -> Summary:
-    return {"format": _FORMAT, "vocabulary": vocabulary.fingerprint, "max_length": max_length}
+def _wanted(vocabulary: Vocabulary, max_length: int, filters: Filters) -> Summary:
+    return {
+        "format": _FORMAT,
+        "vocabulary": vocabulary.fingerprint,
+        "max_length": max_length,
+        "filters": filters.used,
+    }
+
+
+def _fits(found: Summary, wanted: Summary) -> bool:
+    """Return whether a summary or manifest has these values; earlier versions had no filters."""
+    return wanted.items() <= ({"filters": {}} | found).items()
 
 
 def _encoded(
-    pairs: Sequence[Pair], vocabulary: Vocabulary, max_length: int
+    pairs: Sequence[Pair],
+    vocabulary: Vocabulary,
+    max_length: int,
+    filters: Filters,
+    repeated: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Return (ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped})."""
+    """Return (ids of the pairs kept, their lengths int32 [pairs, 2], {reason: pairs dropped}).
+
+    A pair is counted under the first of its reasons.
+    """
     ids, lengths = vocabulary.encode_flat(
         [pair[side] for pair in pairs for side in ("source", "target")]
     )
     lengths = lengths.reshape(-1, 2)
-    empty = lengths.min(axis=1) <= 1  # EOS alone
-    long = ~empty & (lengths.max(axis=1) > max_length)
-    kept = ~(empty | long)
-    dropped = {
-        "with an empty side": int(empty.sum()),
-        f"longer than {max_length} pieces": int(long.sum()),
+    reasons = {
+        "with an empty side": lengths.min(axis=1) <= 1,  # EOS alone
+        f"longer than {max_length} pieces": lengths.max(axis=1) > max_length,
     }
+    kept, dropped = np.ones(len(pairs), bool), {}
+    for reason, found in (reasons | filters.reasons(pairs, lengths, repeated)).items():
+        dropped[reason] = int((kept & found).sum())
+        kept &= ~found
     return ids[np.repeat(kept, lengths.sum(axis=1))], lengths[kept].astype(np.int32), dropped
 
 

@@ -1,7 +1,8 @@
 """Encode a split on Apache Beam, for a corpus that outgrows one machine.
 
 Beam runs on one machine, on a cluster (Spark, Flink) or as a service, depending on its options. One
-worker reads the text, as fast as its storage allows, and all workers encode it. The shards,
+worker reads the text, as fast as its storage allows, and finds repeated pairs if they are to be
+dropped; all workers encode it. The shards,
 fingerprints and manifest equal those of `encode.encode_split`, so either one resumes where the
 other was stopped. This module needs the extra `beam`.
 """
@@ -15,8 +16,17 @@ from functools import partial
 from typing import Any
 
 from pipelines import storage
-from pipelines.encode import Block, Pair, Summary, blocks, make_shard, write_manifest
+from pipelines.encode import (
+    MarkedBlock,
+    Pair,
+    Summary,
+    blocks,
+    make_shard,
+    marked,
+    write_manifest,
+)
 from pipelines.errors import BadInput
+from pipelines.filters import NO_FILTERS, Filters
 from pipelines.shard_files import MANIFEST, parse_manifest
 from pipelines.vocabulary import Vocabulary
 
@@ -27,6 +37,7 @@ def encode_split_on_beam(
     max_length: int,
     directory: str,
     options: list[str],
+    filters: Filters = NO_FILTERS,
 ) -> Summary:
     """Encode a split into shards on Beam workers, and write its manifest.
 
@@ -36,6 +47,7 @@ def encode_split_on_beam(
         max_length: The most pieces on a side, EOS included.
         directory: Where the split is stored; every machine of the pipeline must reach it.
         options: The pipeline's options, such as ["runner=DirectRunner", "direct_num_workers=2"].
+        filters: Which pairs are dropped, beside those that are empty or too long.
 
     Returns:
         The manifest.
@@ -48,10 +60,16 @@ def encode_split_on_beam(
     import apache_beam as beam
 
     storage.remove(directory, MANIFEST)
-    make = partial(make_shard, vocabulary=vocabulary, max_length=max_length, directory=directory)
+    make = partial(
+        make_shard,
+        vocabulary=vocabulary,
+        max_length=max_length,
+        directory=directory,
+        filters=filters,
+    )
 
-    def read_blocks(_: None) -> Iterator[Block]:
-        return blocks(read())
+    def read_blocks(_: None) -> Iterator[MarkedBlock]:
+        return marked(blocks(read()), filters)
 
     with pipeline:
         _ = (

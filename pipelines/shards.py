@@ -115,13 +115,18 @@ class EncodedSplit:
 
     def report(self) -> str:
         """Return a one-line summary, for the user, of the pairs kept and dropped."""
-        kept = (
-            f"{len(self):,} pairs, {self.manifest['source_tokens']:,} source and "
-            f"{self.manifest['target_tokens']:,} target pieces"
-        )
-        dropped = self.manifest["dropped"]
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
-        return f"{kept}; dropped: {reasons or 'none'}"
+        return counts_line(len(self), self.manifest)
+
+
+def counts_line(pairs: int, manifest: Mapping[str, Any]) -> str:
+    """Return the number of pairs kept, and a manifest's numbers of pieces and pairs dropped."""
+    kept = (
+        f"{pairs:,} pairs, {manifest['source_tokens']:,} source and "
+        f"{manifest['target_tokens']:,} target pieces"
+    )
+    dropped = manifest["dropped"]
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items() if count)
+    return f"{kept}; dropped: {reasons or 'none'}"
 
 
 def as_shard(

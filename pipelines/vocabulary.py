@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
@@ -50,12 +51,26 @@ _MOST_BYTES = 1 << 26  # of a model; 40,000 pieces take 0.9 MB, a million 20 MB
 
 FILES = _MODEL, _LISTING = "vocabulary.model", "vocabulary.vocab"
 
+# In a preset: KerasHub's tokenizer of the same model, and the model as its asset.
+_TOKENIZER, _ASSETS, _ASSET = "tokenizer.json", "assets/tokenizer", "vocabulary.spm"
+_KERAS_HUB = {
+    "module": "keras_hub.tokenizers",
+    "class_name": "SentencePieceTokenizer",
+    "registered_name": "keras_hub>SentencePieceTokenizer",
+    "config": {"name": "tokenizer", "dtype": "int32", "add_bos": False, "add_eos": True},
+}
+
 # Read as a space in encoding and in decoding: the characters at which str.splitlines breaks a line,
 # and NUL, which ends a string in C. nmt_nfkc keeps U+0085 and NUL, and a model can spell any of
 # these characters in bytes, but a translation must be one line.
 _LINE_ENDS = "\x00\n\v\f\r\x1c-\x1e\x85\u2028\u2029"
 # Only Python strings hold lone surrogates; "surrogateescape" makes them from bytes not in UTF-8.
 _fold = partial(re.compile(f"[{_LINE_ENDS}\ud800-\udfff]").sub, " ")
+
+_WORD_BEGINS = "\u2581"  # in pieces
+# Sentences that `encode_flat` cannot encode word by word with a model that keeps double spaces, or
+# that marks the first word in another way than the rest.
+_SPACED = ("a b", " a  b ", "b")
 
 _MANY_WORDS = 1 << 19  # from here on sentencepiece is silent for over 3 seconds: print a note
 _CACHED_WORDS = 1 << 18  # 35 MB; with four times as many, WMT's text is encoded a fifth faster
@@ -94,7 +109,7 @@ _REFUSALS = {
 class Vocabulary:
     """The pieces learnt from a text; converts text to their ids and back.
 
-    Example:
+    Examples:
         >>> Vocabulary.load(directory).encode(["", "Hund"])
         [[1], [481, 1]]
 
@@ -170,7 +185,10 @@ class Vocabulary:
         Raises:
             BadInput: The file is missing or damaged, or another program made it.
         """
-        path = Path(directory) / _MODEL
+        return cls._read(Path(directory) / _MODEL)
+
+    @classmethod
+    def _read(cls, path: Path) -> Vocabulary:
         try:
             return cls(regular_file.read(path, _MOST_BYTES))
         except (OSError, RuntimeError, ValueError) as error:
@@ -179,6 +197,32 @@ class Vocabulary:
                 f"cannot use the vocabulary {path} ({reason}); wanted the file that training "
                 "writes there: check the directory, copy the file again, or train again"
             ) from error
+
+    @classmethod
+    def given(cls, place: str | Path) -> Vocabulary:
+        """Read the vocabulary that a new run is given in place of learning one.
+
+        Args:
+            place: A run's work directory, or a model file of sentencepiece.
+
+        Raises:
+            BadInput: There is no model, or it does not fit; the message says why.
+        """
+        path = Path(place) / _MODEL if Path(place).is_dir() else Path(place)
+        try:
+            model = regular_file.read(path, _MOST_BYTES)
+        except OSError as error:
+            raise BadInput(
+                f"--vocabulary={place}: {path} cannot be read ({error.strerror or error}); wanted "
+                "a model file of sentencepiece, or the work directory of a run"
+            ) from None
+        if reason := _misfit(model):
+            raise BadInput(
+                f"--vocabulary={place}: {reason}; wanted the vocabulary of a run, or a model from "
+                "spm_train --model_type=bpe --byte_fallback=true --pad_id=0 --eos_id=1 --unk_id=2 "
+                "--bos_id=-1"
+            )
+        return cls(model)
 
     def save(self, directory: str | Path) -> None:
         """Write the model file, and a listing of its pieces and scores for people to read.
@@ -189,6 +233,20 @@ class Vocabulary:
         listing = "".join(f"{piece(i)}\t{score(i):g}\n" for i in range(self.size))
         storage.write(str(directory), _LISTING, listing.encode())
         storage.write(str(directory), _MODEL, self._model)
+
+    def save_to_preset(self, directory: str | Path) -> None:
+        """Write the tokenizer into a folder in KerasHub's layout, beside a model.
+
+        tokenizer.json lets KerasHub's reader of presets make its own tokenizer of it.
+        """
+        storage.write(f"{directory}/{_ASSETS}", _ASSET, self._model)
+        described = json.dumps(_KERAS_HUB, indent=4) + "\n"
+        storage.write(str(directory), _TOKENIZER, described.encode())
+
+    @classmethod
+    def from_preset(cls, directory: str | Path) -> Vocabulary:
+        """Read what `save_to_preset` wrote; raise BadInput as `load` does."""
+        return cls._read(Path(directory) / _ASSETS / _ASSET)
 
     @property
     def size(self) -> int:
@@ -239,6 +297,12 @@ class Vocabulary:
         rows = [b"".join(map(ids_of, sentence.split(" "))) + eos for sentence in sentences]
         lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // dtype.itemsize
         return np.frombuffer(bytearray().join(rows), dtype), lengths
+
+    def word_lengths(self, sentence: str) -> list[int]:
+        """Return the number of pieces of each word; words lie between spaces. EOS is left out."""
+        ids_of, itemsize = self._words.__getitem__, self._words.dtype.itemsize
+        lengths = [len(ids_of(word)) // itemsize for word in sentence.split(" ")]
+        return [length for length in lengths if length]
 
     def encode_at_random(
         self, sentences: Sequence[str], dropout: float, seed: int
@@ -292,10 +356,28 @@ class Vocabulary:
 
         Bytes that are not UTF-8 are read as U+FFFD, as in bytes.decode("utf-8", "replace").
         """
-        import tensorflow as tf
+        return self.tokenizer.tokenize(_fold_graph(sentences))
 
-        text = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="replace")
-        return self.tokenizer.tokenize(tf.strings.regex_replace(text, f"[{_LINE_ENDS}]", " "))
+    def graph_encoder(self, dropout: float = 0.0) -> Callable[[tf.Tensor], tf.RaggedTensor]:
+        """Return `encode_graph` as a function that carries the model in its graph.
+
+        tf.data then runs it in other processes, too, where `tokenizer` does not exist.
+
+        Args:
+            dropout: The probability that a merge is left out; see `encode_at_random`. The pieces
+                then differ from call to call and from process to process, because TensorFlow Text
+                has no seed for sentencepiece's generator.
+        """
+        import tensorflow as tf
+        import tensorflow_text
+
+        def encode(sentences: tf.Tensor) -> tf.RaggedTensor:
+            tokenizer = tensorflow_text.SentencepieceTokenizer(
+                self._model, tf.int32, nbest_size=-1 if dropout else 0, alpha=dropout, add_eos=True
+            )
+            return tokenizer.tokenize(_fold_graph(sentences))
+
+        return encode
 
     def decode_graph(self, ids: tf.Tensor) -> tf.Tensor:
         """Decode by graph operations: [batch, length] int32 to [batch] string.
@@ -309,6 +391,38 @@ class Vocabulary:
         is_text = tf.equal(eos_seen, 0) & tf.not_equal(ids, PAD)  # [batch, length]
         text = self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, is_text))  # [batch]
         return tf.strings.regex_replace(text, f"[{_LINE_ENDS}]", " ")
+
+
+def _misfit(model: bytes) -> str:
+    """Return why a foreign model cannot be a `Vocabulary`, or "" if it can."""
+    spm = sentencepiece.SentencePieceProcessor()
+    try:
+        spm.LoadFromSerializedProto(model)
+        pieces = spm.id_to_piece(list(range(spm.get_piece_size())))
+    except (RuntimeError, UnicodeDecodeError):
+        return "not a model of sentencepiece, or damaged"
+    ids = spm.pad_id(), spm.eos_id(), spm.unk_id(), spm.bos_id()
+    if ids != (PAD, EOS, _UNK, -1):
+        return f"PAD, EOS, UNK and BOS have the ids {ids}, not {(PAD, EOS, _UNK, -1)}"
+    normal = _FIRST_BYTE + 256
+    if pieces[_FIRST_BYTE:normal] != [f"<0x{byte:02X}>" for byte in range(256)]:
+        return f"ids {_FIRST_BYTE} to {normal - 1} are not the pieces of the 256 bytes"
+    if not all(spm.get_score(i).is_integer() for i in range(normal, len(pieces))):
+        return "not byte-pair encoding, whose scores are whole numbers"
+    if across := [piece for piece in pieces if _WORD_BEGINS in piece[1:]]:
+        return f"its piece {across[0]!r} reaches across a space"
+    vocabulary = Vocabulary(model)
+    if any(vocabulary.encode_flat([s])[0].tolist() != vocabulary.encode([s])[0] for s in _SPACED):
+        return "the spaces of a text decide how its words are encoded"
+    return ""
+
+
+def _fold_graph(sentences: tf.Tensor) -> tf.Tensor:
+    """Return sentences in valid UTF-8, with a space for each character of _LINE_ENDS."""
+    import tensorflow as tf
+
+    valid = tf.strings.unicode_transcode(sentences, "UTF-8", "UTF-8", errors="replace")
+    return tf.strings.regex_replace(valid, f"[{_LINE_ENDS}]", " ")
 
 
 class _Words(dict[str, bytes]):

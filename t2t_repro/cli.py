@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 
 from pipelines.errors import BadInput
 from pipelines.storage import is_address
-from t2t_repro import config, streams
+from t2t_repro import __version__, config, streams
 from t2t_repro.settings import help_text, is_text, nearest, shown
 from t2t_repro.workdir import Workdir
 
@@ -37,16 +38,52 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return action.help if is_off else super()._get_help_string(action)
 
 
-class Parser(argparse.ArgumentParser):
-    """An argument parser that raises BadInput with the nearest flag on a mistake."""
+class _Version(argparse.Action):
+    """Prints the versions and exits; TensorFlow, which takes seconds to import, is not imported."""
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        import importlib.metadata as installed  # takes 20 ms
+
+        names, shown = {"TensorFlow": "tensorflow", "Keras": "keras"}, [f"t2t_repro {__version__}"]
+        for name, package in names.items():
+            try:
+                shown.append(f"{name} {installed.version(package)}")
+            except installed.PackageNotFoundError:
+                shown.append(f"{name} not installed")
+        print(", ".join(shown))
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises BadInput with the nearest flag on a mistake.
+
+    Args:
+        prog: How the command is called, "python -m t2t_repro.train"; the console script t2t-train
+            shows its own name instead.
+        **kwargs: See argparse.
+    """
+
+    def __init__(self, prog: str, **kwargs: Any):
+        script = f"t2t-{prog.rpartition('.')[2]}"
+        prog = script if Path(sys.argv[0]).stem == script else prog
+        super().__init__(prog, allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
+        self.add_argument(
+            "--version",
+            action=_Version,
+            nargs=0,
+            dest=argparse.SUPPRESS,
+            default=argparse.SUPPRESS,
+            help="print the versions of this package, TensorFlow and Keras, and exit",
+        )
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """Parse the arguments; an unknown flag raises a BadInput that names the nearest flag."""
+        if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow, in COMP_LINE
+            import argcomplete
+
+            argcomplete.autocomplete(self)  # answers, and ends the process
         args = sys.argv[1:] if args is None else args
         _check_words(args)
         namespace, unknown = self.parse_known_args(args, namespace)
@@ -127,12 +164,12 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         "--problem",
         default=argparse.SUPPRESS,
         help=f"problem to train on: {names} (default: toy_ende)",
-    )
+    ).completer = lambda **_: config.problem_names()  # type: ignore[attr-defined]
     parser.add_argument(
         "--variant",
         default=argparse.SUPPRESS,
         help="row of Table 3, or variant of the problem, applied to its model (default: base)",
-    )
+    ).completer = _variants  # type: ignore[attr-defined]
     parser.add_argument(
         "--workdir",
         default=argparse.SUPPRESS,
@@ -141,12 +178,41 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, config.GROUPS)
 
 
+def _variants(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return what a shell may complete after --variant."""
+    return list(config.variants(getattr(parsed_args, "problem", None)))
+
+
 def add_strict(parser: argparse.ArgumentParser) -> None:
     """Add the flag that makes a damaged checkpoint an error."""
     parser.add_argument(
         "--strict",
         action="store_true",
         help="end with an error at a damaged checkpoint, instead of a warning and an earlier one",
+    )
+
+
+_LAST_STEP = config.FIELDS["train_steps"].metadata["high"]
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that chooses the checkpoints whose weights a command takes."""
+    parser.add_argument(
+        "--checkpoint",
+        type=_checkpoint,
+        default="average",
+        metavar="STEP|best|last|average",
+        help=f"weights to take: of a step (1 to {_LAST_STEP:,}), of the best dev score, the last, "
+        "or the mean of the last --average_last",
+    )
+
+
+def _checkpoint(word: str) -> str:
+    is_step = re.fullmatch(r"[1-9]\d{0,9}", word, re.ASCII) and int(word) <= _LAST_STEP
+    if is_step or word in ("best", "last", "average"):
+        return word
+    raise argparse.ArgumentTypeError(
+        f"wanted a step from 1 to {_LAST_STEP:,}, best, last or average, got {shown(word)}"
     )
 
 
@@ -167,7 +233,8 @@ def _absolute(overrides: dict[str, Any]) -> dict[str, Any]:
     """Make paths absolute: later commands, in any directory, read them in config.yaml."""
 
     def absolute(name: str, value: Any) -> Any:
-        if name.endswith("_dir") and value and not is_address(value):
+        names = ("_dir", "init_from", "vocabulary")
+        if name.endswith(names) and value and not is_address(value):
             return str(Path(value).absolute())
         return [str(Path(file).absolute()) for file in value] if name.endswith("_files") else value
 

@@ -79,6 +79,11 @@ class Data:
         high=1_000_000,
         decides_text=True,
     )
+    vocabulary: str | None = setting(
+        None,
+        "model file of sentencepiece, or work directory of a run, whose vocabulary is used; none: "
+        "learnt on the training text",
+    )
     # Not stated in the paper; 256 is the value in the authors' first code.
     max_length: int = setting(
         256,
@@ -86,6 +91,21 @@ class Data:
         low=2,
         high=100_000,
         decides_text=True,
+    )
+    # Not in the paper, which does not say how its text was filtered.
+    max_ratio: float | None = setting(
+        None,
+        "maximum pieces on one side for each piece on the other; training pairs beyond it are "
+        "left out; none: any",
+        low=1,
+        high=100_000,
+        decides_text=True,
+    )
+    drop_duplicates: bool = setting(
+        False, "leave out training pairs that repeat an earlier one", decides_text=True
+    )
+    drop_copies: bool = setting(
+        False, "leave out training pairs whose target is their source", decides_text=True
     )
     tokens_per_batch: int = setting(
         25000,
@@ -112,6 +132,9 @@ class Data:
         "directory or gs://... for the vocabulary and the encoded training text, which several "
         "runs may share; none: inside the work directory",
         may_change=True,
+    )
+    stream: bool = setting(
+        False, "read and encode the training text while training, instead of preparing it first"
     )
     tokenized: bool = setting(
         False, "multi30k_ende: use its lower-cased, tokenised files", decides_text=True
@@ -176,6 +199,14 @@ class Train:
     learning_rate_scale: float = setting(
         1.0, "factor on equation 3; 1 in the paper", low=0, high=1e30
     )
+    init_from: str | None = setting(
+        None,
+        "work directory of another run, whose weights and vocabulary this one starts with; none: "
+        "random weights",
+    )
+    freeze: str | None = setting(
+        None, "parts whose weights stay as they are, such as embedding,encoder; none: all learn"
+    )
     cooldown_share: float = setting(
         0.0,
         "last share of train_steps, over which the learning rate falls to 0; 0 in the paper",
@@ -186,6 +217,13 @@ class Train:
     beta_1: float = setting(0.9, "Adam's beta_1 (5.3)", low=0, below=1)
     beta_2: float = setting(0.98, "Adam's beta_2 (5.3)", low=0, below=1)
     epsilon: float = setting(1e-9, "Adam's epsilon (5.3)", low=0, high=1)
+    ema: float = setting(
+        0.0,
+        "decay of the weights' moving average, which is then what is scored and averaged, such as "
+        "0.999; 0: none, as in the paper",
+        low=0,
+        below=1,
+    )
     clip_norm: float = setting(
         0.0,
         "largest L2 norm of a gradient, to which a larger one is scaled down; 0: any, as in the "
@@ -256,6 +294,20 @@ class Train:
     )
     keep_checkpoints: int = setting(
         20, "number of latest checkpoints to keep", low=1, high=1_000_000, may_change=True
+    )
+    keep_best: int = setting(
+        0,
+        "number of checkpoints to keep beside the latest, those with the best dev scores",
+        low=0,
+        high=1_000_000,
+        may_change=True,
+    )
+    early_stopping: int = setting(
+        0,
+        "dev scores in a row without gain after which training ends; 0: train_steps alone counts",
+        low=0,
+        high=1_000_000,
+        may_change=True,
     )
     log_steps: int = setting(
         100, "updates between TensorBoard points", low=1, high=1_000_000_000, may_change=True

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipelines.errors import BadInput
@@ -15,6 +15,7 @@ from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
     from t2t_repro.problems import Scores
+    from t2t_repro.reports import MoreScores
 
 # Settings for text that has moved since training, and for scoring files.
 _DATA = (
@@ -31,13 +32,25 @@ _DATA = (
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
     flags = cli.Parser(prog="python -m t2t_repro.evaluate", description=__doc__)
-    flags.add_argument("--workdir", type=Path, help="a trained run")
+    flags.add_argument(
+        "--workdir", type=Path, nargs="+", help="a trained run; several: print a table of them"
+    )
     flags.add_argument("--split", choices=("test", "dev"), default="test", help="split to score")
     flags.add_argument(
         "--hypotheses", type=Path, help="instead of a run: a system's output, one sentence a line"
     )
+    flags.add_argument(
+        "--compare",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="instead of a run: outputs of systems, each compared with the first by paired "
+        "bootstrap resampling",
+    )
     flags.add_argument("--references", type=Path, help="the human translations of these lines")
-    flags.add_argument("--problem", help="problem whose metric scores the two files")
+    flags.add_argument("--sources", type=Path, help="the text that was translated, for --comet")
+    flags.add_argument("--problem", help="problem whose metric scores the files")
+    _add_metrics(flags)
     tables = flags.add_mutually_exclusive_group()
     for table, content in (("table2", "translation"), ("table4", "parsing")):
         tables.add_argument(
@@ -48,29 +61,76 @@ def parser() -> argparse.ArgumentParser:
             help=f"{content}: print the paper's Table {table[-1]} with the run's row below",
         )
     cli.add_strict(flags)
+    cli.add_checkpoint(flags)
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["decode"], *_DATA)
     return flags
 
 
+def _add_metrics(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument("--ter", action="store_true", help="also compute TER, which is slow")
+    flags.add_argument(
+        "--comet", type=Path, metavar="MODEL", help="also compute COMET with this model.ckpt"
+    )
+    flags.add_argument(
+        "--comet_python",
+        type=Path,
+        metavar="PYTHON",
+        help="the Python in which unbabel-comet is installed (default: this one)",
+    )
+
+
 def main() -> None:
     """Parse the flags, then score."""
     given = parser().parse_args()
-    files = given.problem, given.hypotheses, given.references
-    if given.table and (given.json or given.split != "test" or given.workdir is None):
-        raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
-    if given.workdir is not None and not any(files):
-        scores = _score_run(given)
-    elif given.workdir is None and all(files) and not given.strict:
-        scores = _score_files(given)
+    _check(given)
+    if given.compare:
+        _compare(given)
+    elif given.workdir is None:
+        _print(given, _score_files(given))
     else:
-        raise BadInput("wanted --workdir, or --problem with --hypotheses and --references")
+        _score_runs(given)
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raise BadInput if the flags do not go together."""
+    files = given.problem, given.hypotheses, given.references
+    runs = given.workdir or []
+    of_checkpoints = given.strict or given.checkpoint != "average"
+    if given.table and (given.json or given.split != "test" or len(runs) != 1):
+        raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
+    forms = (
+        bool(runs) and not any((*files, given.compare, given.sources)),
+        not runs and all(files) and not given.compare and not of_checkpoints,
+        not runs and given.compare and given.references and not given.hypotheses,
+    )
+    if not any(forms) or (given.compare and (of_checkpoints or given.comet or given.sources)):
+        raise BadInput(
+            "wanted --workdir, or --problem with --hypotheses and --references, or --compare with "
+            "--references"
+        )
+    if given.comet and not runs and not given.sources:
+        raise BadInput("--comet: wanted --sources too, the text that was translated")
+    if given.comet_python and not given.comet:
+        raise BadInput("--comet_python: wanted --comet with it, the model")
+
+
+def _score_runs(given: argparse.Namespace) -> None:
+    """Score runs, print the scores and write them to each run's results.json."""
+    for path in given.workdir:
+        Workdir(path).config(cli.settings(given))  # finds a mistake before the slow import
+    scored: dict[Path, Scores] = {}
     try:
-        _print(given, scores)
+        for path in given.workdir:
+            scored[path] = _score_run(given, path)
+        if len(scored) == 1:
+            _print(given, scored[path])
+        else:
+            _print_runs(given, scored)
         sys.stdout.flush()
     finally:  # the scores are printed if the disk is full, and written if stdout was closed
-        if given.workdir is not None:
-            Workdir(given.workdir).add_result(given.split, scores)
+        for path, scores in scored.items():
+            Workdir(path).add_result(given.split, scores)
 
 
 def _print(given: argparse.Namespace, scores: "Scores") -> None:
@@ -86,30 +146,109 @@ def _print(given: argparse.Namespace, scores: "Scores") -> None:
             print(f"{name:{width}}  {shown}")
 
 
+def _print_runs(given: argparse.Namespace, scored: "dict[Path, Scores]") -> None:
+    """Print a table with a row for each run and a column for each score."""
+    if given.json:
+        print(json.dumps({str(path): scores for path, scores in scored.items()}))
+        return
+    columns = {
+        name: max(len(name), 8)
+        for scores in scored.values()
+        for name, value in scores.items()
+        if isinstance(value, float)
+    }
+    width = max(len(str(path)) for path in scored)
+    print(" " * width + "".join(f"  {name:>{size}}" for name, size in columns.items()))
+    for path, scores in scored.items():
+        cells = (
+            f"  {f'{scores[name]:.2f}' if name in scores else '-':>{size}}"
+            for name, size in columns.items()
+        )
+        print(f"{path!s:{width}}" + "".join(cells))
+
+
 def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
-    workdir = Workdir(given.workdir)
+    workdir = Workdir(given.workdir[0])
     if given.table == "table4":
         return table4.listing(workdir.config(), scores)
     return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
 
 
-def _score_run(given: argparse.Namespace) -> "Scores":
-    settings, workdir = cli.settings(given), Workdir(given.workdir)
-    workdir.config(settings)  # finds a mistake before the slow import
+def _score_run(given: argparse.Namespace, path: Path) -> "Scores":
+    settings, workdir = cli.settings(given), Workdir(path)
+    more = _more_scores(given, workdir.config(settings))
     tensorflow_log.quiet()
     from t2t_repro import experiment, reports
 
-    run = experiment.restore(workdir, settings, given.strict)
-    return reports.evaluate(run, given.split)
+    run = experiment.restore(workdir, settings, given.strict, given.checkpoint)
+    return reports.evaluate(run, given.split, more)
 
 
 def _score_files(given: argparse.Namespace) -> "Scores":
     settings = config.resolve(given.problem, overrides=cli.settings(given))
+    more = _more_scores(given, settings)
     from t2t_repro.problems import PROBLEMS
 
-    hypotheses = list(text_files.lines(given.hypotheses))
-    references = list(text_files.lines(given.references))
-    return PROBLEMS[given.problem].score(hypotheses, references, settings)
+    hypotheses, references = (_lines(path) for path in (given.hypotheses, given.references))
+    sources = _lines(given.sources) if given.sources else None
+    if sources is not None and len(sources) != len(references):
+        raise BadInput(
+            f"--sources: {len(sources):,} lines, but {len(references):,} references; wanted the "
+            "text that was translated, in the same order"
+        )
+    scores = PROBLEMS[given.problem].score(hypotheses, references, settings, sources)
+    return scores | more(hypotheses, references, sources)
+
+
+def _more_scores(given: argparse.Namespace, settings: config.Config) -> "MoreScores":
+    """Return a function to the scores that flags ask for, beside those of the problem.
+
+    Raises:
+        BadInput: The problem is not translation, or COMET cannot be used.
+    """
+    from t2t_repro.problems import PROBLEMS
+    from t2t_repro.scoring import bleu
+    from t2t_repro.scoring.comet import Comet
+
+    if (given.ter or given.comet) and PROBLEMS[settings.problem].postprocess:
+        flag = "--ter" if given.ter else "--comet"
+        raise BadInput(f"{flag}: a score of translations, which {settings.problem} does not make")
+    comet = Comet(given.comet, given.comet_python) if given.comet else None
+
+    def more(
+        hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None
+    ) -> "Scores":
+        scores: Scores = {}
+        if given.ter:
+            scores |= bleu.ter_scores(hypotheses, references, settings.data.target_language)
+        if comet is not None and sources is not None:
+            scores |= comet.scores(hypotheses, references, sources)
+        return scores
+
+    return more
+
+
+def _compare(given: argparse.Namespace) -> None:
+    """Print how the outputs of systems compare with the first one's."""
+    from t2t_repro.problems import PROBLEMS
+    from t2t_repro.scoring import comparison
+
+    problem = given.problem or "parallel_text"
+    data = config.resolve(problem, overrides=cli.settings(given)).data
+    if PROBLEMS[problem].postprocess:
+        raise BadInput(f"--compare: compares translations, which {problem} does not make")
+    compared = comparison.comparison(
+        [(str(path), _lines(path)) for path in given.compare],
+        _lines(given.references),
+        language=data.target_language,
+        tokenized=data.tokenized,
+        ter=given.ter,
+    )
+    print(json.dumps(compared) if given.json else "\n".join(comparison.lines(compared)))
+
+
+def _lines(path: Path) -> list[str]:
+    return list(text_files.lines(path))
 
 
 if __name__ == "__main__":

@@ -1,33 +1,51 @@
 """Where configuration, problem, text and model meet: a run is built, restored, and trained."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from pipelines import stream
 from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
 from pipelines.batching import Alteration, Batching
 from pipelines.corpus import Corpus
 from pipelines.errors import BadInput
+from pipelines.filters import Filters
 from pipelines.shards import EncodedSplit
+from pipelines.stream import Stream
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro.config import Config
+from t2t_repro.config import Config, Train
+from t2t_repro.decoding.aligner import Aligner
+from t2t_repro.decoding.guided_translator import GuidedTranslator, SeededSampling
+from t2t_repro.decoding.scorer import Scorer
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
 from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
-from t2t_repro.training.checkpoints import average_last
+from t2t_repro.training.checkpoints import average_last, last_step, restore_best, restore_step
 from t2t_repro.training.dev_scores import DevScores
+from t2t_repro.training.freezing import freeze
+from t2t_repro.training.init_from import OtherRun
 from t2t_repro.training.loop import Loop
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
+
+# {setting: why a stream cannot have it}
+_NOT_STREAMED = {
+    "auxiliary_tasks": "they need all of the prepared text",
+    "max_ratio": "filters count what they drop while the text is prepared",
+    "drop_duplicates": "it compares all pairs while the text is prepared",
+    "drop_copies": "filters count what they drop while the text is prepared",
+    "xla": "the batches of a stream have thousands of shapes, each of which would be compiled",
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +75,25 @@ class Experiment:
         made = self.problem.postprocess if postprocess else None
         return Translator(self.model, self.vocabulary, self.config.decode, postprocess=made)
 
+    def guided_translator(
+        self,
+        n_best: int,
+        sampled: SeededSampling | None = None,
+        others: Sequence["Experiment"] = (),
+    ) -> GuidedTranslator:
+        """Return a decoder that samples or takes prefixes, of this run or of several."""
+        models = [self.model, *(other.model for other in others)]
+        decode, postprocess = self.config.decode, self.problem.postprocess
+        return GuidedTranslator(models, self.vocabulary, decode, postprocess, n_best, sampled)
+
+    def aligner(self) -> Aligner:
+        """Return the function from pairs of texts to the links between their words."""
+        return Aligner(self.model, self.vocabulary, self.config.decode.max_source_length)
+
+    def scorer(self) -> Scorer:
+        """Return the function from pairs of texts to their probabilities."""
+        return Scorer(self.model, self.vocabulary, self.config.decode)
+
 
 def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corpus:
     """Return a run's text, which is read and encoded on first use.
@@ -74,14 +111,18 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
         vocabulary_size=data.vocabulary_size,
         max_length=data.max_length,
         max_source_length=config.decode.max_source_length,
+        filters=Filters(data.max_ratio, data.drop_duplicates, data.drop_copies),
+        vocabulary_from=data.vocabulary or config.train.init_from,
         shared_dir=data.prepared_dir,
         is_settled=workdir.holds_run,
         read_only=read_only,
     )
 
 
-def training_batches(config: Config, corpus: Corpus) -> Batching:
-    """Return the batches of the training split, altered as configured until any cool-down."""
+def training_batches(config: Config, corpus: Corpus) -> Batching | Stream:
+    """Return the batches of the training text, altered as configured until any cool-down."""
+    if config.data.stream:
+        return _training_stream(config, corpus.vocabulary)
     data, train, split = config.data, config.train, corpus.train()
     return Batching(
         split,
@@ -90,8 +131,61 @@ def training_batches(config: Config, corpus: Corpus) -> Batching:
         count_padding=data.count_padding,
         seed=train.seed,
         alterations=tuple(_alterations(config, corpus.vocabulary, split)),
-        altered_updates=round((1 - train.cooldown_share) * train.train_steps),
+        altered_updates=_updates_before_cooldown(train),
     )
+
+
+def _training_stream(config: Config, vocabulary: Vocabulary) -> Stream:
+    data, train, files = config.data, config.train, PROBLEMS[config.problem].training_files
+    assert files is not None  # check_stream has looked
+    text, encode_text = files(config), vocabulary.graph_encoder()
+    lengths = stream.sample(text, encode_text, train.seed, data.max_length)
+    buckets = stream.choose(
+        lengths,
+        tokens_per_batch=data.tokens_per_batch,
+        max_shapes=data.max_shapes,
+        count_padding=data.count_padding,
+        max_length=data.max_length,
+    )
+    print(
+        f"train: read while training; {len(buckets.rows)} buckets from the lengths of "
+        f"{len(lengths):,} pairs",
+        file=sys.stderr,
+    )
+    return Stream(
+        text,
+        buckets,
+        encode_text,
+        altered=vocabulary.graph_encoder(train.bpe_dropout) if train.bpe_dropout else None,
+        altered_updates=_updates_before_cooldown(train),
+        max_length=data.max_length,
+        seed=train.seed,
+    )
+
+
+def _updates_before_cooldown(train: Train) -> int:
+    return round((1 - train.cooldown_share) * train.train_steps)
+
+
+def check_stream(config: Config, workers: int) -> None:
+    """Raise BadInput if `--stream` is set and does not go together with the rest of the run."""
+    if not config.data.stream:
+        return
+    if (files := PROBLEMS[config.problem].training_files) is None:
+        names = ", ".join(name for name, problem in PROBLEMS.items() if problem.training_files)
+        raise BadInput(
+            f"--stream: {config.problem} has no files that it could read while training; wanted "
+            f"one of {names}: leave --stream out"
+        )
+    for name, why in _NOT_STREAMED.items():
+        if configs.flat(config)[name]:
+            raise BadInput(f"--stream with --{name}: {why}; leave one of them out")
+    if workers > 1:
+        raise BadInput(
+            f"--stream: trains in one process, and there are {workers} workers; leave --stream "
+            "out, or start one process with all GPUs of a host"
+        )
+    files(config)
 
 
 def _alterations(
@@ -104,17 +198,36 @@ def _alterations(
         yield AuxiliaryTasks(vocabulary, split, max_length, train.seed)
 
 
-def build(config: Config, workdir: Workdir, strategy: tf.distribute.Strategy) -> Experiment:
-    """Build a run: learn or load its vocabulary, then make a model with initial weights.
+def build(
+    config: Config, workdir: Workdir, strategy: tf.distribute.Strategy, strict: bool = False
+) -> Experiment:
+    """Build a run: learn, take or load its vocabulary, then make a model with initial weights.
+
+    Args:
+        config: The run's configuration.
+        workdir: Its work directory. If it holds checkpoints, the run of `init_from` is not read.
+        strategy: Where to train.
+        strict: Whether a damaged checkpoint of the run of `init_from` is an error.
 
     Raises:
-        BadInput: the text cannot be used, the shared directory holds another corpus, or
-            `embedding_rows` is less than the vocabulary.
+        BadInput: the text cannot be used, the shared directory holds another corpus,
+            `embedding_rows` is less than the vocabulary, the run of `init_from` does not suit, or
+            no part has a name of `freeze`.
     """
+    check_stream(config, Cluster(strategy).size)
+    other = None
+    if config.train.init_from and not last_step(workdir.checkpoints):
+        other = OtherRun(Path(config.train.init_from))
+        other.check_shape(config.model)
     corpus = corpus_of(config, workdir, read_only=Cluster(strategy).size > 1)
     _ = corpus.vocabulary  # before the seed: TFDS draws random numbers, too, when it prepares text
     keras.utils.set_random_seed(config.train.seed)
-    return _assemble(config, workdir, corpus, strategy)
+    experiment = _assemble(config, workdir, corpus, strategy)
+    if other:
+        other.copy_weights(experiment.model, experiment.vocabulary, strict)
+        print(f"weights: of the run {other.path}", file=sys.stderr)
+    freeze(experiment.model, config.train.freeze)
+    return experiment
 
 
 def _assemble(
@@ -137,13 +250,19 @@ def _assemble(
     return Experiment(config, workdir, corpus, vocabulary, model, strategy)
 
 
-def restore(workdir: Workdir, overrides: Mapping[str, Any], strict: bool = False) -> Experiment:
-    """Restore a trained run, with the mean of its last checkpoints as weights.
+def restore(
+    workdir: Workdir,
+    overrides: Mapping[str, Any],
+    strict: bool = False,
+    checkpoint: str = "average",
+) -> Experiment:
+    """Restore a trained run, with the mean of its last checkpoints as weights, or one of them.
 
     Args:
         workdir: The run's work directory.
         overrides: Decode settings and data locations, for this command only.
         strict: Whether a damaged checkpoint is an error, and not only a warning.
+        checkpoint: The value of the flag `--checkpoint`: a step, "best", "last" or "average".
 
     Raises:
         BadInput: there is no run, it has no good checkpoint, or a setting may not be overridden.
@@ -151,14 +270,49 @@ def restore(workdir: Workdir, overrides: Mapping[str, Any], strict: bool = False
     config = workdir.config(overrides)
     strategy = tf.distribute.get_strategy()  # decoding uses one device
     experiment = _assemble(config, workdir, corpus_of(config, workdir), strategy)
-    last = config.decode.average_last
-    averaged = average_last(experiment.model, workdir.checkpoints, last, strict)
-    print(f"weights: mean of the last {len(averaged)} checkpoints", file=sys.stderr)
+    averaged = _set_weights(experiment, checkpoint, strict)
+    shown = f"mean of the last {len(averaged)} checkpoints"
+    if checkpoint != "average":
+        shown = averaged[0]
+    print(f"weights: {shown}", file=sys.stderr)
     return replace(experiment, averaged=averaged)
 
 
-def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = None) -> None:
-    """Read and encode all text of a run; `train` then begins with its first step.
+def _set_weights(experiment: Experiment, checkpoint: str, strict: bool) -> tuple[str, ...]:
+    """Set the model's weights as `restore` says; return the names of their checkpoints."""
+    model, directory = experiment.model, experiment.workdir.checkpoints
+    config = experiment.config
+    if checkpoint == "best":
+        return restore_best(model, directory, strict)
+    if checkpoint not in ("average", "last"):
+        return restore_step(model, directory, int(checkpoint), strict)
+    last = config.decode.average_last if checkpoint == "average" else 1
+    return average_last(model, directory, last, strict, config.train.keep_checkpoints)
+
+
+def restore_several(
+    workdirs: Sequence[Workdir],
+    overrides: Mapping[str, Any],
+    strict: bool = False,
+    checkpoint: str = "average",
+) -> list[Experiment]:
+    """Restore runs that translate together, each as `restore` does.
+
+    Raises:
+        BadInput: for the reasons of `restore`, or the runs have different vocabularies.
+    """
+    first, *others = [(workdir, Vocabulary.load(workdir.path)) for workdir in workdirs]
+    for workdir, vocabulary in others:
+        if vocabulary.fingerprint != first[1].fingerprint:
+            raise BadInput(
+                f"{workdir.path}: another vocabulary than {first[0].path}; wanted runs with one "
+                "vocabulary: train them on the same text with the same --vocabulary_size"
+            )
+    return [restore(workdir, overrides, strict, checkpoint) for workdir in workdirs]
+
+
+def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = None) -> Corpus:
+    """Read and encode all text of a run, and return it; `train` then begins with its first step.
 
     Args:
         config: The run's configuration.
@@ -169,10 +323,13 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
     Raises:
         BadInput: for the reasons of `Corpus.prepare_train`.
     """
+    check_stream(config, workers=1)
     corpus = corpus_of(config, workdir)
-    corpus.prepare_train(beam_options)
+    if not config.data.stream:
+        corpus.prepare_train(beam_options)
     corpus.held_out("dev")
     workdir.save_config(config)
+    return corpus
 
 
 def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:

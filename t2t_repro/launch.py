@@ -20,6 +20,7 @@ from t2t_repro.distributed.strategy import count_replicas, default_strategy
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.training.loop import Stopped
 from t2t_repro.training.memory_fit import count_micro_batches
+from t2t_repro.training.profile import Profile
 from t2t_repro.workdir import Workdir
 
 _VISIBLE_AFTER = 90.0  # seconds; by default an NFS client looks for changes at least once a minute
@@ -31,6 +32,7 @@ def train(
     workdir: Workdir,
     overrides: Mapping[str, Any],
     strict: bool = False,
+    profile_steps: tuple[int, int] | None = None,
 ) -> None:
     """Train a new run, or resume the run in the work directory, on all devices and workers.
 
@@ -40,6 +42,7 @@ def train(
         workdir: The work directory; the chief locks it.
         overrides: Settings given as flags.
         strict: Whether a damaged checkpoint is an error, and not only a warning.
+        profile_steps: The first and the last step that the chief profiles for TensorBoard.
 
     Raises:
         BadInput: the run cannot be trained with these settings.
@@ -51,11 +54,12 @@ def train(
         with cluster.watched(), _locked(workdir, cluster) as workdir:
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
             most = int(cluster.share(micro_batches).numpy().max())
-            run = experiment.build(config, workdir, cluster.strategy)
+            run = experiment.build(config, workdir, cluster.strategy, strict)
             loop = experiment.make_loop(run, most)
             if cluster.is_chief:
                 reports.print_model(run, loop.trainer.micro_batches)
-            loop.run(strict)
+            profiled = profile_steps if cluster.is_chief else None
+            loop.run(strict, Profile(workdir.path, *profiled) if profiled else None)
             if cluster.is_chief:
                 reports.record_cost(run, loop)
     except Stopped:
@@ -103,6 +107,7 @@ def agree_on_config(
 
     def prepare() -> None:
         config = workdir.config_to_train(*given)
+        experiment.check_stream(config, cluster.size)
         corpus = experiment.corpus_of(config, workdir)
         corpus.train()
         corpus.held_out("dev")

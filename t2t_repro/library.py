@@ -22,8 +22,9 @@ class LoadedModel:
     Args:
         lines: A function from lines to their translations, as `serving.exports` loads it.
 
-    Example:
-        load("runs/toy_ende").translate(["The house is old."])  # ['Das Haus ist alt.']
+    Examples:
+        >>> load("runs/toy_ende").translate(["The house is old."])
+        ['Das Haus ist alt.']
     """
 
     def __init__(self, lines: Lines):

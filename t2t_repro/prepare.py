@@ -4,8 +4,10 @@ The values shown are the paper's base model; configs/<problem>.yaml replaces som
 """
 
 import argparse
+import json
 import sys
 
+from pipelines.errors import BadInput
 from t2t_repro import cli, tensorflow_log
 
 
@@ -19,12 +21,20 @@ def parser() -> argparse.ArgumentParser:
         help="prepare on Apache Beam, as with runner=DirectRunner,direct_num_workers=2; with more "
         "than one machine --prepared_dir has to be where all of them reach it",
     )
+    flags.add_argument(
+        "--report",
+        action="store_true",
+        help="then print what the training text is like: lengths, ratios, repeats, copies",
+    )
+    flags.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return flags
 
 
 def main() -> None:
     """Parse the flags, then prepare."""
     given = parser().parse_args()
+    if given.json and not given.report:
+        raise BadInput("--json: wanted --report with it, whose format it decides")
     run = cli.run_of(given)
     tensorflow_log.quiet()
     from t2t_repro import experiment
@@ -32,7 +42,12 @@ def main() -> None:
     options = given.beam_pipeline_options
     with run.workdir.locked() as workdir:
         config = workdir.config_to_train(run.problem, run.variant, run.overrides)
-        experiment.prepare(config, workdir, None if options is None else options.split(","))
+        corpus = experiment.prepare(
+            config, workdir, None if options is None else options.split(",")
+        )
+    if given.report:
+        report = corpus.report()
+        print(json.dumps(report.values()) if given.json else "\n".join(report.lines()))
     done = f"prepared; now: python -m t2t_repro.train --workdir={run.workdir.path}"
     print(done, file=sys.stderr)
 

@@ -6,7 +6,9 @@ The hyperparameters of a problem are in configs/<name>.yaml.
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from pipelines.errors import BadInput
 from pipelines.parsing import linear_trees, treebank
 from pipelines.sources import parallel_text
 from pipelines.toy import toy_ende, toy_parsing
@@ -16,6 +18,7 @@ from t2t_repro.scoring import bleu, evalb
 if typing.TYPE_CHECKING:
     import tensorflow as tf
 
+    from pipelines.stream import Text
     from t2t_repro.decoding.translator import Postprocess
 
 Examples = Iterator[dict[str, str]]
@@ -37,7 +40,7 @@ class Score(typing.Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """The three functions that make a problem.
+    """The functions that make a problem.
 
     `examples(split, config)` yields {"source", "target"}; split is "train", "dev" or "test".
 
@@ -46,11 +49,14 @@ class Problem:
 
     `postprocess(source, target)` makes the output of `translate` and of exports, string [n], from
     source and decoded target; None outputs the target itself.
+
+    `training_files(config)` names the files that `--stream` reads; None if there are none.
     """
 
     examples: Callable[[str, Config], Examples]
     score: Score
     postprocess: "Postprocess | None" = None
+    training_files: "Callable[[Config], Text] | None" = None
 
 
 def _toy(split: str, config: Config) -> Examples:
@@ -70,10 +76,27 @@ def _wmt14_ende(split: str, config: Config) -> Examples:
     return wmt.examples(split, languages="de-en", data_dir=config.data.data_dir)
 
 
+def _wmt14_ende_files(config: Config) -> "Text":
+    return _wmt14_files("de-en", config)
+
+
 def _wmt14_enfr(split: str, config: Config) -> Examples:
     from pipelines.sources import wmt
 
     return wmt.examples(split, languages="fr-en", data_dir=config.data.data_dir)
+
+
+def _wmt14_enfr_files(config: Config) -> "Text":
+    return _wmt14_files("fr-en", config)
+
+
+def _wmt14_files(languages: str, config: Config) -> "Text":
+    from pipelines.sources import wmt
+    from pipelines.stream import TFRecordFiles  # imports tensorflow, which takes seconds
+
+    paths = wmt.files("train", languages=languages, data_dir=config.data.data_dir)
+    other = languages.removesuffix("-en")
+    return TFRecordFiles(tuple((path,) for path in paths), source="en", target=other)
 
 
 def _parallel_text(split: str, config: Config) -> Examples:
@@ -89,6 +112,32 @@ def _parallel_text(split: str, config: Config) -> Examples:
         test_target_files=data.test_target_files,
         held_out_share=data.held_out_share,
     )
+
+
+def _parallel_text_files(config: Config) -> "Text":
+    from pipelines.stream import AlignedFiles, TabSeparatedFiles
+
+    data = config.data
+    _check_files_are_whole(config)
+    if data.tsv_files:
+        return TabSeparatedFiles(tuple((path,) for path in data.tsv_files))
+    return AlignedFiles(tuple(zip(data.source_files, data.target_files, strict=True)))
+
+
+def _check_files_are_whole(config: Config) -> None:
+    """Raise BadInput unless all pairs of the training files are for training, in every epoch."""
+    data = config.data
+    if data.held_out_share and not (data.dev_source_files and data.test_source_files):
+        raise BadInput(
+            "--stream: reads all pairs of the training files, so none can be held out; give "
+            "--dev_source_files and --dev_target_files, and test files or --held_out_share=0"
+        )
+    for path in (*data.source_files, *data.target_files, *data.tsv_files):
+        if not Path(path).is_file():
+            raise BadInput(
+                f"{path}: no such file, or not a regular one; --stream reads it again in each "
+                "epoch: bring it back, or leave --stream out"
+            )
 
 
 def _wsj_parsing(split: str, config: Config) -> Examples:
@@ -148,9 +197,9 @@ def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
     "multi30k_ende": Problem(_multi30k, _bleu),
-    "wmt14_ende": Problem(_wmt14_ende, _bleu),
-    "wmt14_enfr": Problem(_wmt14_enfr, _bleu),
-    "parallel_text": Problem(_parallel_text, _bleu),
+    "wmt14_ende": Problem(_wmt14_ende, _bleu, training_files=_wmt14_ende_files),
+    "wmt14_enfr": Problem(_wmt14_enfr, _bleu, training_files=_wmt14_enfr_files),
+    "parallel_text": Problem(_parallel_text, _bleu, training_files=_parallel_text_files),
     "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree),
     "toy_parsing": Problem(_toy_parsing, _brackets, _tree),
 }

@@ -4,22 +4,28 @@ Results for programs go to results.json, lines for people to stderr.
 """
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pipelines.batching import small_batches
 from pipelines.encode import encode_in_memory
+from pipelines.stream import Stream
 from t2t_repro.distributed.strategy import device_names
 from t2t_repro.experiment import Experiment
+from t2t_repro.model.flops import Positions
 from t2t_repro.paper import cost
 from t2t_repro.problems import Scores
-from t2t_repro.training.dev_scores import each_pair_once, score_pairs
+from t2t_repro.training.dev_scores import score_pairs
 from t2t_repro.training.loop import Loop
 from t2t_repro.training.perplexity import Perplexity
 
-# Target tokens of a batch when a run is scored. Memory holds two or three arrays of logits: with
-# 40,960 rows 170 MB each, while a batch of the training size would have arrays of 4 GB.
-_TOKENS = 1024
+# From hypotheses, references and sources, which are None where only files of outputs are scored.
+MoreScores = Callable[[Sequence[str], Sequence[str], Sequence[str] | None], Scores]
+
+# Limit on each side of a batch when a run is scored. Memory holds two or three arrays of logits, of
+# 84 MB each with 40,960 rows; a batch of the training size would have arrays of 4 GB.
+_TOKENS = 512
 
 
 def print_model(experiment: Experiment, micro_batches: int) -> None:
@@ -40,7 +46,7 @@ def record_cost(experiment: Experiment, loop: Loop) -> None:
         model.config,
         model.rows,
         experiment.config.train.precision,
-        cost.trained_positions(loop.batching.plan, int(loop.trainer.optimizer.iterations.numpy())),
+        _trained_positions(loop),
         float(loop.seconds),
         device_names(experiment.strategy) * experiment.cluster.size,
     )
@@ -48,8 +54,20 @@ def record_cost(experiment: Experiment, loop: Loop) -> None:
     experiment.workdir.add_result("cost", spent)
 
 
-def evaluate(experiment: Experiment, split: str) -> Scores:
-    """Return the scores of a split, "dev" or "test".
+def _trained_positions(loop: Loop) -> Positions:
+    if isinstance(loop.batching, Stream):
+        return Positions(*loop.batching.place.positions.numpy().tolist())
+    steps = int(loop.trainer.optimizer.iterations.numpy())
+    return cost.trained_positions(loop.batching.plan, steps)
+
+
+def evaluate(experiment: Experiment, split: str, more: MoreScores) -> Scores:
+    """Return the scores of a split.
+
+    Args:
+        experiment: The run.
+        split: "dev" or "test".
+        more: Returns scores beside those of the problem, given hypotheses, references and sources.
 
     Raises:
         BadInput: the text of the split or results.json cannot be used.
@@ -59,8 +77,9 @@ def evaluate(experiment: Experiment, split: str) -> Scores:
     pairs = list(problem.examples(split, config))
     encoded = encode_in_memory(pairs, experiment.vocabulary, config.decode.max_source_length)
     print(f"{split}: {encoded.report()}", file=sys.stderr)
-    scores, _ = score_pairs(experiment.translator(), problem, config, pairs)
-    small = replace(config.data, tokens_per_batch=_TOKENS, count_padding=True)
+    scores, hypotheses = score_pairs(experiment.translator(), problem, config, pairs)
+    references, sources = ([pair[side] for pair in pairs] for side in ("target", "source"))
+    scores |= more(hypotheses, references, sources)
     perplexity = Perplexity(experiment.model, experiment.strategy)
-    value = perplexity.of(each_pair_once(encoded, small))
+    value = perplexity.of(small_batches(encoded, _TOKENS))
     return scores | {"perplexity": value, "split": split}

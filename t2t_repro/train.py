@@ -19,7 +19,20 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the rows of Table 3, with --problem also its own variants, and exit",
     )
+    flags.add_argument(
+        "--profile_steps",
+        type=_profile_steps,
+        metavar="FIRST,LAST",
+        help="steps to record for TensorBoard's Profile tab, such as 100,110",
+    )
     return flags
+
+
+def _profile_steps(text: str) -> tuple[int, int]:
+    first, _, last = text.partition(",")
+    if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"wanted FIRST,LAST such as 100,110, got {text}")
+    return int(first), int(last)
 
 
 def main() -> None:
@@ -31,7 +44,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import launch
 
-    launch.train(*run, strict=given.strict)
+    launch.train(*run, strict=given.strict, profile_steps=given.profile_steps)
 
 
 def _list_variants(run: cli.Run) -> None:

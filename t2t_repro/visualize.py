@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--word", help="show the attention of this word's first piece alone, as in Figure 3"
     )
     cli.add_strict(flags)
+    cli.add_checkpoint(flags)
     cli.add_settings(flags, ["decode"])
     return flags
 
@@ -64,7 +65,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import experiment
 
-    run = experiment.restore(workdir, settings, given.strict)
+    run = experiment.restore(workdir, settings, given.strict, given.checkpoint)
     if not run.model.has_attention_weights:
         raise BadInput(
             f"{given.workdir}: the encoder has no full self-attention, whose weights could be "

@@ -131,9 +131,19 @@ def files(directory):
             "wanted one of --workdir, --saved_model and --litert",
         ),
         ("translate", "--saved_model=x --beam_size=2", "an export has its decode settings in it"),
+        ("translate", "--litert=x --sampling_topk=5", "--sampling_topk: an export has no input"),
+        ("translate", "--saved_model=x --prefixes=y", "--prefixes: an export has no input"),
+        ("translate", "--saved_model=x --alignments=y", "--alignments: an export has no input"),
+        ("translate", "--workdir=x --seed=5", "wanted --sampling_topk=K too"),
+        ("translate", "--workdir=x --json --score", "--json: it has scores"),
+        ("score", "--workdir=x --sources=y", "wanted both --sources and --targets, or neither"),
         ("export", "--workdir=x", "--export_dir"),
         ("export", "--workdir=x --export_dir=", "--export_dir: the value is empty"),
-        ("export", "--workdir=x --export_dir=y --version=-1", "--version: wanted a whole number"),
+        (
+            "export",
+            "--workdir=x --export_dir=y --export_version=-1",
+            "--export_version: wanted a whole number",
+        ),
         ("evaluate", "--workdir=", "--workdir: the value is empty"),
         ("visualize", "--workdir=x --output= --sentence=y", "--output: the value is empty"),
         ("visualize", "--workdir=x --output=y.png --sentence=y --layer=0", "from 1 to 1,000"),
@@ -172,6 +182,22 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
     message = refusal("train", "--problem=parallel_text", *flags, f"--workdir={tmp_path}")
     assert expected.format(text) in message
     assert not (tmp_path / "config.yaml").exists()  # so the corrected command can start here
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--problem=toy_ende", "toy_ende has no files that it could read"),
+        ("--tsv_files={}/pairs.tsv", "none can be held out; give --dev_source_files"),
+        ("--tsv_files={}/absent --held_out_share=0", "absent: no such file"),
+        ("--tsv_files={}/pairs.tsv --xla", "--stream with --xla"),
+        ("--tsv_files={}/pairs.tsv --auxiliary_tasks", "--stream with --auxiliary_tasks"),
+        ("--tsv_files={}/pairs.tsv --max_ratio=2", "--stream with --max_ratio"),
+    ],
+)
+def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
+    flags = ["--problem=parallel_text", *SIZE, "--stream", *flags.format(text).split()]
+    assert expected in refusal("train", *flags, f"--workdir={tmp_path}")
 
 
 def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
@@ -282,7 +308,7 @@ def _remove(name):
         (_replace("config.yaml", b"d_model", b"d_modl"), "'d_modl'; did you mean 'd_model'?"),
         (_replace("config.yaml", b"d_model: 8", b"d_model: eight"), "d_model: wanted a whole"),
         (_replace("config.yaml", b": parallel", b": paralel"), "did you mean 'parallel_text'?"),
-        (_cut("config.yaml", 300), "config.yaml: no '"),
+        (_replace("config.yaml", b"\nd_ff: 8\n", b"\n"), "config.yaml: no 'd_ff' in it"),
         (_cut("config.yaml", 0), "config.yaml: no 'problem' in it"),
         (_write("config.yaml", b"a: [\n"), "config.yaml: cannot be read"),
         (_write("config.yaml", b"a: \xe9\n"), "config.yaml: cannot be read"),
@@ -301,13 +327,16 @@ def test_a_damaged_run(refusal, run, name, spoil, expected):
     assert files(run) == before
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(Path.mkdir, "Is a directory"), (os.mkfifo, "a pipe or a device, not a file")],
+)
 @pytest.mark.parametrize("name", ["train", "translate"])
-def test_something_else_in_the_place_of_a_configuration(refusal, run, name, make):
+def test_something_else_in_the_place_of_a_configuration(refusal, run, name, make, reason):
     (run / "config.yaml").unlink()
     make(run / "config.yaml")
     message = refusal(name, f"--workdir={run}")
-    assert f"{run / 'config.yaml'}: wanted a file, found a directory or a device" in message
+    assert f"{run / 'config.yaml'}: cannot be read: {reason}" in message
 
 
 @pytest.mark.parametrize("content", ["a: &a [*a]\n", f"a: {'[' * 3000}", "null: 1\n", "!!int a"])
@@ -463,7 +492,7 @@ def test_a_full_disk_does_not_cost_the_old_page(refusal, run, tmp_path, full_dis
 def test_an_export_is_not_overwritten(refusal, trained, export):
     before = files(export)
     message = refusal("export", f"--workdir={trained}", f"--export_dir={export}")
-    assert "exists; give --version=2 or another --export_dir" in message
+    assert "exists; give --export_version=2 or another --export_dir" in message
     assert files(export) == before
 
 
@@ -502,6 +531,7 @@ def test_an_export_of_something_else(refusal, tmp_path):
     [
         ("train", "--num_layer=3", "did you mean '--num_layers'?"),
         ("translate", "--workdir=absent", "absent: no run there"),
+        ("score", "--workdir=absent", "absent: no run there"),
         ("translate", "--saved_model=absent", "absent: not a usable export"),
         pytest.param(
             *("train", "--problem=parallel_text --tsv_files=absent", "absent: no such file"),

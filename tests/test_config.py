@@ -184,7 +184,7 @@ def test_every_field_is_a_flag_of_train_that_sets_it():
         text = "mixed_bfloat16" if name == "precision" else samples.get(type(field.default), "true")
         text = "512" if field.metadata["low"] == 260 else text
         given = train.parser().parse_args([f"--{name}", text])
-        assert set(vars(given)) == {"list_variants", "strict", name}
+        assert set(vars(given)) == {"list_variants", "profile_steps", "strict", name}
 
 
 # Later sources override earlier ones
@@ -364,6 +364,8 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "checkpoint_minutes",
         "checkpoint_steps",
         "keep_checkpoints",
+        "keep_best",
+        "early_stopping",
         "log_steps",
         "eval_sentences",
         "eval_share",

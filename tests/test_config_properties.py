@@ -9,7 +9,18 @@ import yaml
 from hypothesis import strategies as st
 
 from pipelines.errors import BadInput
-from t2t_repro import cli, config, evaluate, export, prepare, serve, train, translate, visualize
+from t2t_repro import (
+    cli,
+    config,
+    evaluate,
+    export,
+    prepare,
+    score,
+    serve,
+    train,
+    translate,
+    visualize,
+)
 from t2t_repro.bench import __main__ as bench
 
 FAST_AND_SLOW = pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_what_loads_is_within_its_bounds(tmp_path, whole, examples):
     hold(keeps, examples // 4, st.sampled_from(list(config.FIELDS)), numbers)
 
 
-COMMANDS = (train, evaluate, translate, export, serve, prepare, visualize, bench)
+COMMANDS = (train, evaluate, translate, score, export, serve, prepare, visualize, bench)
 
 
 def flags_of(parser):
@@ -159,7 +170,7 @@ MERGES = "a: &a {x: 1}\n" + "".join(
         (f"seed: {'9' * 5000}", "found a value of more than 4,096 characters"),
         ("seed: 1\nseed: 2\n", "found 'seed' a second time"),
         ("seed: !!python/object/apply:os.system [ls]", "found an anchor, alias or tag"),
-        ("seed: 1\n" * 200_000, "wanted at most 1,000,000 bytes"),
+        ("seed: 1\n" * 200_000, "more than 1,000,000 bytes"),
         ("null: 1", "unknown key None"),
         ("2020-01-01: 1", "unknown key datetime.date(2020, 1, 1)"),
         ("seed: 2020-99-99", "cannot be read: month must be in 1..12"),

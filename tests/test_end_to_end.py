@@ -92,7 +92,7 @@ def test_work_directory(tiny_run):
         "config.yaml",
         "vocabulary.model",
         "vocabulary.vocab",
-        *(f"checkpoints/{name}" for name in ["checkpoint", *parts]),
+        *(f"checkpoints/{name}" for name in ["checkpoint", "dev_scores.json", *parts]),
         "corpus.json",
         "results.json",
         *(f"prepared/{split}/{name}" for split in (train, "dev") for name in shard),
@@ -130,7 +130,9 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path
     assert "resuming from step 500 of 510" in capfd.readouterr().err
     after = files(run)
     assert "checkpoints/step-510.index" in after
-    kept = set(before) - {"config.yaml", "checkpoints/checkpoint", "results.json"}
+    changed = {"checkpoint", "dev_scores.json"}
+    kept = set(before) - {f"checkpoints/{name}" for name in changed}
+    kept -= {"config.yaml", "results.json"}
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
 
 

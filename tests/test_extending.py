@@ -127,12 +127,9 @@ def test_schedule(patched, tmp_path):
 def test_decoding_strategy(patched, tiny_run, tmp_path):
     workdir = shutil.copytree(tiny_run, tmp_path / "run")
     with (workdir / "config.yaml").open("a") as config:
-        config.write("sample_topk: 0\n")
-    arguments = ["-m", "t2t_repro.translate", f"--workdir={workdir}", "--nbest=4"]
-    line = b"The old house is not small.\n"
-    searched = run(patched, *arguments, stdin=line).splitlines()
-    greedy = run(patched, *arguments, "--sample_topk=1", stdin=line).splitlines()
-    sampled = run(patched, *arguments, "--sample_topk=40", stdin=line).splitlines()
-    assert len(searched) == len(greedy) == len(sampled) == 4
-    assert len(set(greedy)) == 1  # a single class leaves no choice
-    assert len(set(sampled)) > 1
+        config.write("greedy: false\n")
+    arguments = ["-m", "t2t_repro.translate", f"--workdir={workdir}"]
+    lines = b"The old house is not small.\nYes.\nMy sister called the doctor.\n"
+    greedy = run(patched, *arguments, "--greedy", stdin=lines)
+    assert greedy == run(patched, *arguments, "--sampling_topk=1", stdin=lines)
+    assert greedy.count("\n") == 3

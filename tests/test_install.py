@@ -1,4 +1,4 @@
-"""The wheel, installed away from the checkout and used from another directory."""
+"""The sdist and its wheel, installed away from the checkout and used from another directory."""
 
 import os
 import shutil
@@ -15,15 +15,18 @@ VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Build the wheel from a copy, because setuptools leaves build/ and *.egg-info behind."""
+    """Build the sdist, in a copy, where setuptools leaves *.egg-info behind, and its wheel."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for folder in ("t2t_repro", "pipelines", "configs", "tests"):
         shutil.copytree(ROOT / folder, source / folder)
     for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(directory)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=source, stdout=subprocess.DEVNULL, check=True)
+    (sdist,) = directory.glob("*.tar.gz")
     options = ["--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*VENV_PIP, "wheel", *options, "-w", directory, source], check=True)
+    subprocess.run([*VENV_PIP, "wheel", *options, "-w", directory, sdist], check=True)
     (path,) = directory.glob("*.whl")
     return path
 
@@ -84,3 +87,16 @@ def test_help(python, command):
     text = python("-m", f"t2t_repro.{command}", "--help")
     assert f"usage: python -m t2t_repro.{command}" in text
     assert "--beam_size" in text
+
+
+def test_a_console_script_is_the_command(site, tmp_path):
+    ended = subprocess.run(
+        [site / "bin" / "t2t-translate", "--workdir=run"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: run: no run there (no config.yaml); ")

@@ -23,7 +23,7 @@ FILES = (
         "training/test_loss",
         "training/test_schedule",
     ),
-    *("decoding/test_beam_search", "decoding/test_decoder"),
+    *("decoding/test_beam_search", "decoding/test_decoder", "decoding/test_sampling"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import subprocess
 import sys
 
@@ -74,6 +75,23 @@ def test_the_examples_of_the_readme_run(tiny_run):
     exec(modelling, names)
     assert names["logits"].shape == (1, 3, 40960)
     assert names["model"].count_params() == 65_110_016
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run(tiny_run, tmp_path, monkeypatch):
+    page = (ROOT / "docs/library.md").read_text(encoding="utf-8")
+    translating, presets, layers = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shutil.copytree(tiny_run, tmp_path / "runs/toy_ende")
+    monkeypatch.chdir(tmp_path)
+    flags = "--workdir=runs/toy_ende", "--export_dir=runs/toy_ende/preset", "--format=keras"
+    assert f"t2t_repro.export {' '.join(flags)}\n" in page
+    assert commands.call("export", *flags) == 0
+    for code in (translating, presets):
+        exec(code, {})
+    assert len(layers.strip().splitlines()) <= 22
+    names = {}
+    exec(layers, names)
+    assert names["history"].history["accuracy"][-1] > 0.95
 
 
 def test_the_model_by_its_short_name():

@@ -98,10 +98,12 @@ def test_evaluate(folder, aligned, capsys):
     scores = {}
     for split in ("test", "dev"):
         capsys.readouterr()
-        assert commands.call("evaluate", f"--workdir={aligned}", f"--split={split}", "--json") == 0
+        flags = f"--workdir={aligned}", f"--split={split}", "--json", "--ter"
+        assert commands.call("evaluate", *flags) == 0
         scores[split] = json.loads(capsys.readouterr().out)
         assert scores[split]["lines"] == len(split_off(folder, split))
         assert 0 < scores[split]["perplexity"] < 1000
+        assert scores[split]["ter"] > 50
     assert scores["test"]["perplexity"] != scores["dev"]["perplexity"]
     results = json.loads((aligned / "results.json").read_text())
     assert results.pop("cost")

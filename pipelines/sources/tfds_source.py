@@ -90,6 +90,11 @@ def is_prepared(builder: tfds.core.DatasetBuilder) -> bool:
     return Path(builder.data_path, "dataset_info.json").exists()
 
 
+def files(builder: tfds.core.DatasetBuilder, split: str) -> list[str]:
+    """Return the paths of the TFRecord files of a prepared split, "train", "dev" or "test"."""
+    return [str(path) for path in builder.info.splits[SPLITS[split]].filepaths]
+
+
 def examples(
     builder: tfds.core.DatasetBuilder, split: str, *, source: str, target: str
 ) -> Iterator[dict[str, str]]:

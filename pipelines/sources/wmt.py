@@ -50,6 +50,19 @@ def examples(split: str, *, languages: str, data_dir: str | None) -> Iterator[di
         BadInput: `data_dir` does not exist or its content is unusable, or the archives cannot be
             downloaded or prepared.
     """
+    builder = _prepared(languages, data_dir)
+    other = languages.removesuffix("-en")
+    # Select languages by name: TFDS's supervised pairs translate into English.
+    return tfds_source.examples(builder, split, source="en", target=other)
+
+
+def files(split: str, *, languages: str, data_dir: str | None) -> list[str]:
+    """Return the TFRecord files of one split; for the arguments and errors see `examples`."""
+    return tfds_source.files(_prepared(languages, data_dir), split)
+
+
+def _prepared(languages: str, data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return TFDS's builder, after the data set has been downloaded and prepared if need be."""
     if data_dir is not None:
         data_dir = str(Path(data_dir).expanduser())
         if not Path(data_dir).is_dir():
@@ -60,9 +73,7 @@ def examples(split: str, *, languages: str, data_dir: str | None) -> Iterator[di
     builder = tfds_source.open_builder(tfds.builder_cls(NAME), languages, data_dir)
     if not _is_prepared(builder):
         _download_and_prepare(builder, languages)
-    other = languages.removesuffix("-en")
-    # Select languages by name: TFDS's supervised pairs translate into English.
-    return tfds_source.examples(builder, split, source="en", target=other)
+    return builder
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
+from pipelines import stream
 from pipelines.batching import Batch, Batching
 from pipelines.encode import encode_split
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import FILES, PAD, Vocabulary
+from pipelines.workers import cores
 from t2t_repro.config import Config
 from t2t_repro.problems import PROBLEMS
 
@@ -28,13 +30,15 @@ Row = dict[str, float | int | str]
 
 _FEW_SHAPES = 64
 _BASELINE_PAIRS = 100_000  # bucket_by_sequence_length delivers 10,000 to 20,000 per second
+_GPU_TOKENS_PER_S = 400_000  # of both sides; a rate at which one GPU may ask for them
 
 
 def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
     """Yield a row for each way to make batches of the same encoded text.
 
     The first rows are this package's batching with different limits on the number of shapes;
-    the others are `bucket_by_sequence_length` with the boundaries of other toolkits.
+    the next are `bucket_by_sequence_length` with the boundaries of other toolkits. The last one is
+    the stream of `train --stream`, which reads the text itself and encodes it.
 
     Args:
         config: Problem, vocabulary size, maximum length and batch size.
@@ -70,6 +74,8 @@ def rows(config: Config, pairs: int, repeats: int) -> Iterator[Row]:
         ):
             method = f"bucket_by_sequence_length, {toolkit}"
             yield about | {"method": method} | _bucket_by_sequence_length(split, *scheme)
+        chosen = [text[index] for index in drawn[:_BASELINE_PAIRS]]
+        yield about | {"method": "stream"} | _stream(chosen, vocabulary, config, folder, repeats)
 
 
 def tensor2tensor_scheme(budget: int, max_length: int) -> tuple[list[int], list[int]]:
@@ -215,6 +221,52 @@ def _bucket_by_sequence_length(split: EncodedSplit, boundaries: list[int], sizes
         "shapes": len(set(shapes)),
         "batches": len(shapes),
         "of_pairs": len(chosen),
+    }
+
+
+def _stream(
+    text: Sequence[dict[str, str]],
+    vocabulary: Vocabulary,
+    config: Config,
+    folder: str,
+    repeats: int,
+) -> Row:
+    """Measure a stream from two text files to batches."""
+    paths = f"{folder}/source", f"{folder}/target"
+    for path, side in zip(paths, ("source", "target"), strict=True):
+        Path(path).write_text("".join(f"{pair[side]}\n" for pair in text), encoding="utf-8")
+    data, seed = config.data, config.train.seed
+    files, encode_text = stream.AlignedFiles((paths,)), vocabulary.graph_encoder()
+    began = time.perf_counter()
+    lengths = stream.sample(files, encode_text, seed, data.max_length)
+    buckets = stream.choose(
+        lengths,
+        tokens_per_batch=data.tokens_per_batch,
+        max_shapes=data.max_shapes,
+        count_padding=data.count_padding,
+        max_length=data.max_length,
+    )
+    plan_s = time.perf_counter() - began
+    own = stream.Stream(files, buckets, encode_text, max_length=data.max_length, seed=seed)
+    seconds, cpu_seconds = [], []
+    for epoch in range(repeats + 1):  # the first one is the warm-up
+        began, cpu_began = time.perf_counter(), _cpu_seconds()
+        batches = [(tuple(s.shape), tuple(t.shape)) for s, t in own.dataset(epoch)]
+        seconds.append(time.perf_counter() - began)
+        cpu_seconds.append(_cpu_seconds() - cpu_began)
+    tokens = sum(int(tf.math.count_nonzero(side)) for batch in own.dataset(0) for side in batch)
+    speed = tokens / float(np.median(seconds[1:]))
+    return {
+        "tokens_per_s": speed,
+        "tokens_per_cpu_s": tokens / float(np.median(cpu_seconds[1:])),
+        "share_of_a_gpu": speed / _GPU_TOKENS_PER_S,
+        "cores": cores(),
+        "pairs_per_s": speed / tokens * len(text),
+        "padding_share": 1 - tokens / sum(math.prod(side) for batch in batches for side in batch),
+        "shapes": len(set(batches)),
+        "batches": len(batches),
+        "plan_s": plan_s,
+        "of_pairs": len(text),
     }
 
 

@@ -59,6 +59,7 @@ def beam_search(
     alpha: float,
     eos: int,
     n_best: int = 1,
+    prefix: Any = None,
 ) -> tuple[Any, Any]:
     """Search for the hypotheses with the best scores log P(y | x) / length_penalty(|y|).
 
@@ -81,6 +82,8 @@ def beam_search(
         alpha: exponent of the length penalty, at least 0.
         eos: id of EOS.
         n_best: hypotheses to return.
+        prefix: int32 [b, p], tokens with which the outputs begin, then PAD; they count in the score
+            like any others. None: the outputs are free.
 
     Returns:
         (ids int32 [b, n_best, t], scores float32 [b, n_best]), best first. If the search finds
@@ -94,6 +97,9 @@ def beam_search(
         state = BeamState(*loop)
         logits, cache = step(_last_tokens(state), _slots(state), state.position, state.cache)
         log_prob, token = _next_tokens(logits, state.position + 1, lengths, eos)
+        if prefix is not None:
+            wanted = prefix_token(prefix, state.position)
+            log_prob, token = _follow(wanted, logits, log_prob, token)
         return tuple(_grow(state._replace(cache=cache), log_prob, token, alpha, eos))
 
     batch = ops.shape(lengths.most)[0]
@@ -156,6 +162,30 @@ def _next_tokens(logits: Any, length: Any, lengths: Lengths, eos: int) -> tuple[
     token = ops.where(must_end, eos, token)
     early = ops.logical_and(token == eos, ops.logical_not(may_end))
     return ops.where(early, IMPOSSIBLE, log_prob), token
+
+
+def prefix_token(prefix: Any, position: Any) -> Any:
+    """Return the tokens of prefixes [b, p] at a position: int32 [b], PAD after their ends."""
+    at = ops.arange(ops.shape(prefix)[1], dtype="int32") == position  # [p]
+    return ops.sum(ops.where(at, prefix, PAD), axis=-1)
+
+
+def token_log_prob(logits: Any, token: Any) -> Any:
+    """Return the log-probabilities of tokens: logits [b, m, v], int32 [b, m] -> [b, m]."""
+    own = ops.take_along_axis(logits, token[:, :, None], axis=-1)[:, :, 0]
+    return own - ops.logsumexp(logits, axis=-1)
+
+
+def _follow(wanted: Any, logits: Any, log_prob: Any, token: Any) -> tuple[Any, Any]:
+    """Leave the wanted token [b] as the only continuation, unless it is PAD.
+
+    log_prob and token [b, m, k] are those of `_next_tokens`, and so are the results.
+    """
+    beam_size, count = token.shape[1:]
+    own = token_log_prob(logits, ops.repeat(wanted[:, None], beam_size, axis=1))
+    only = ops.where(ops.arange(count) == 0, own[:, :, None], IMPOSSIBLE)
+    wanted = wanted[:, None, None]
+    return ops.where(wanted == PAD, log_prob, only), ops.where(wanted == PAD, token, wanted)
 
 
 def _grow(state: BeamState, log_prob: Any, token: Any, alpha: float, eos: int) -> BeamState:

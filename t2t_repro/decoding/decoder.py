@@ -4,7 +4,8 @@ Axes: b batch, m beam, s source positions, t target positions, v rows of the sha
 """
 
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from t2t_repro.decoding.beam_search import (
     beam_search,
     length_penalty,
 )
+from t2t_repro.decoding.sampling import Sampling, sample
 from t2t_repro.model.attention import PAD, padding_mask
 from t2t_repro.model.fast_ops import pad_to_blocks
 
@@ -30,7 +32,8 @@ def make_decoder(
     *,
     n_best: int = 1,
     forced_length: int | None = None,
-) -> Callable[[Any], tuple[Any, Any]]:
+    others: Sequence[Any] = (),
+) -> Callable[..., tuple[Any, Any]]:
     """Make the function from source ids to target ids that every part of the project uses.
 
     In-training BLEU, evaluation, translation and export all receive this one decoder.
@@ -44,10 +47,12 @@ def make_decoder(
         n_best: hypotheses to return for each sentence, at most `config.beam_size`.
         forced_length: length of every output, EOS included, whatever the model predicts; used to
             measure speed. None: at most input length + `config.max_extra_length`, as in the paper.
+        others: Transformers of the same pieces, whose probabilities are averaged with the model's.
 
     Returns:
         A function: source int32 [b, s], each row ending with EOS, then PAD -> (ids int32
-        [b, n_best, t] ending with EOS, then PAD; scores float32 [b, n_best]), best first.
+        [b, n_best, t] ending with EOS, then PAD; scores float32 [b, n_best]), best first. Its
+        second argument is the `prefix` of `beam_search`, None if left out.
 
     Raises:
         ValueError: n_best is not between 1 and the beam size.
@@ -59,28 +64,97 @@ def make_decoder(
         beam_search, beam_size=config.beam_size, alpha=config.alpha, eos=eos, n_best=n_best
     )
 
-    def decode(source: Any) -> tuple[Any, Any]:
+    def decode(source: Any, prefix: Any = None) -> tuple[Any, Any]:
         source_mask = padding_mask(source)
         lengths = _lengths(source, source_mask, config.max_extra_length, forced_length)
-        # Arrays cannot grow where shapes are fixed: in JAX, and when XLA compiles.
-        grows = not isinstance(lengths.room, int)
-        keys = lengths.room * (0 if grows else config.beam_size)
-        with model.weights_read_once():
-            step = _step_of(model, source, source_mask, _bias(producible), grows)
-            return search(step, model.empty_cache(ops.shape(source)[0], keys), lengths)
+        if prefix is not None:
+            lengths = _with_room(lengths, prefix)
+        step, cache = _start(
+            (model, *others), source, source_mask, producible, config.beam_size, lengths.room
+        )
+        return search(step, cache, lengths, prefix=prefix)
 
     return decode
 
 
+def make_sampler(
+    model: Any,
+    config: Decode,
+    producible: np.ndarray,
+    eos: int,
+    sampling: Sampling,
+    others: Sequence[Any] = (),
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+    """Make a function from source ids to outputs that are drawn, see `sample`.
+
+    Args:
+        model: as for `make_decoder`.
+        config: as for `make_decoder`; the beam size has no effect.
+        producible: as for `make_decoder`.
+        eos: id of EOS.
+        sampling: what is drawn from.
+        others: as for `make_decoder`.
+
+    Returns:
+        A function: (source int32 [b, s], prefix int32 [b, p], draws float32 [b, positions, m]) ->
+        (ids int32 [b, m, t], scores float32 [b, m]).
+    """
+
+    def decode(source: Any, prefix: Any, draws: Any) -> tuple[Any, Any]:
+        source_mask = padding_mask(source)
+        lengths = _with_room(_lengths(source, source_mask, config.max_extra_length, None), prefix)
+        step, cache = _start(
+            (model, *others), source, source_mask, producible, draws.shape[2], lengths.room
+        )
+        drawn = step, cache, lengths, draws, prefix
+        return sample(*drawn, sampling=sampling, alpha=config.alpha, eos=eos)
+
+    return decode
+
+
+def _start(
+    models: Sequence[Any],
+    source: Any,
+    source_mask: Any,
+    producible: np.ndarray,
+    beam_size: int,
+    room: Any,
+) -> tuple[Step, Any]:
+    """Encode the source and return the step function of the search over it, and its first cache."""
+    # Arrays cannot grow where shapes are fixed: in JAX, and when XLA compiles.
+    grows = not isinstance(room, int)
+    keys = room * (0 if grows else beam_size)
+    bias = _bias(producible)
+    steps = [_step_of(model, source, source_mask, bias, grows) for model in models]
+    caches = [model.empty_cache(ops.shape(source)[0], keys) for model in models]
+    return (steps[0], caches[0]) if len(models) == 1 else (_mean(steps), caches)
+
+
 def _step_of(model: Any, source: Any, source_mask: Any, bias: np.ndarray, grows: bool) -> Step:
-    """Encode the source and return the step function of the search over it."""
-    memory = model.memory(model.encode(source, source_mask))
-    logits_of = model.embedding.output_map(bias)
+    """Encode the source and return the step function of the search with one model."""
+    scope = model.weights_read_once()
+    with scope:
+        memory = model.memory(model.encode(source, source_mask))
+        logits_of = model.embedding.output_map(bias)
 
     def step(tokens: Any, slots: Any, position: Any, cache: Any) -> tuple[Any, Any]:
-        x, cache = model.decode_step(tokens, memory, source_mask, slots, cache, position, grows)
-        logits = logits_of(x)  # [b * m, v]
+        with scope:
+            x, cache = model.decode_step(tokens, memory, source_mask, slots, cache, position, grows)
+            logits = logits_of(x)  # [b * m, v]
         return ops.reshape(logits, (-1, tokens.shape[1], logits.shape[-1])), cache
+
+    return step
+
+
+def _mean(steps: Sequence[Step]) -> Step:
+    """Return a step whose probabilities are the arithmetic mean of those of several models."""
+
+    def step(tokens: Any, slots: Any, position: Any, caches: Any) -> tuple[Any, Any]:
+        own = zip(steps, caches, strict=True)
+        outputs = [one(tokens, slots, position, cache) for one, cache in own]
+        log_probs = ops.stack([ops.log_softmax(logits, axis=-1) for logits, _ in outputs])
+        mean = ops.logsumexp(log_probs, axis=0) - math.log(len(steps))
+        return mean, [cache for _, cache in outputs]
 
     return step
 
@@ -91,6 +165,13 @@ def _lengths(source: Any, source_mask: Any, max_extra: int, forced: int | None) 
     if forced:
         return Lengths(own * 0 + forced, own * 0 + forced, ops.shape(source)[1] * 0 + forced)
     return Lengths(own * 0, own + max_extra, ops.shape(source)[1] + max_extra)
+
+
+def _with_room(lengths: Lengths, prefix: Any) -> Lengths:
+    """Return the limits raised so that each prefix [b, p] fits, with EOS."""
+    own = ops.sum(ops.cast(prefix != PAD, "int32"), axis=-1) + 1  # [b]
+    room = lengths.room + ops.shape(prefix)[1]
+    return lengths._replace(most=ops.maximum(lengths.most, own), room=room)
 
 
 def _bias(producible: np.ndarray) -> np.ndarray:
@@ -110,8 +191,8 @@ def make_scorer(
 
     Returns:
         A function: source int32 [b, s], target int32 [b, t], rows ending with EOS, then PAD ->
-        (log P(y | x) float32 [b], score float32 [b]: log P over the length penalty). A target with
-        a token that may not be produced has a log-probability of IMPOSSIBLE or below.
+        (the log-probability of each token float32 [b, t], 0 for PAD; score float32 [b]: their sum
+        over the length penalty). A token that may not be produced has IMPOSSIBLE or below.
     """
 
     def score(source: Any, target: Any) -> tuple[Any, Any]:
@@ -121,7 +202,8 @@ def make_scorer(
         own = ops.take_along_axis(logits, ops.minimum(tokens, pieces - 1), axis=-1)[:, :, 0]
         own = ops.where(target < pieces, own, IMPOSSIBLE)
         is_token = ops.cast(target != PAD, "float32")
-        log_prob = ops.sum((own - ops.logsumexp(logits, axis=-1)) * is_token, axis=-1)  # [b]
-        return log_prob, log_prob / length_penalty(ops.sum(is_token, axis=-1), alpha)
+        log_probs = (own - ops.logsumexp(logits, axis=-1)) * is_token  # [b, t]
+        penalty = length_penalty(ops.sum(is_token, axis=-1), alpha)
+        return log_probs, ops.sum(log_probs, axis=-1) / penalty
 
     return score

@@ -48,7 +48,7 @@ class IdsTranslator(tf.Module):
     ):
         super().__init__(name="translator")
         # The Keras model itself would want a signature of its own in a SavedModel.
-        self.weights = [variable.value for variable in model.trainable_variables]
+        self.weights = [variable.value for variable in model.weights]
         if weights != "float32":
             self.weights = [tf.Variable(tf.cast(weight, weights)) for weight in self.weights]
         self.decode = self._decoder(model, vocabulary, config)
@@ -75,7 +75,7 @@ class IdsTranslator(tf.Module):
     def _own_weights(self, model: Transformer) -> keras.StatelessScope:
         """Make the scope in which the model computes with the weights held here."""
         wide = [tf.cast(weight, tf.float32) for weight in self.weights]
-        return keras.StatelessScope(state_mapping=zip(model.trainable_variables, wide, strict=True))
+        return keras.StatelessScope(state_mapping=zip(model.weights, wide, strict=True))
 
 
 class Translator(IdsTranslator):
@@ -139,17 +139,20 @@ class Translator(IdsTranslator):
         """
         source, empty, cut = self._encode(text, self.max_source_length)
         ids, scores = self.decode_beam(source)
+        return self._beam(text, empty, ids, scores) | {"cut": cut}
+
+    def _beam(
+        self, text: tf.Tensor, empty: tf.Tensor, ids: tf.Tensor, scores: tf.Tensor
+    ) -> Outputs:
+        """Make `translations` and `scores` [b, m] of the hypotheses: ids [b, m, t]."""
         beam_size = scores.shape[1]
         only_one = tf.where(tf.range(beam_size) == 0, 0.0, IMPOSSIBLE)  # [m]
         scores = tf.where(empty[:, None], only_one, scores)
         rows = tf.reshape(ids, (-1, tf.shape(ids)[2]))  # [b * m, t]
         outputs = self._output(tf.repeat(text, beam_size), tf.repeat(empty, beam_size), rows)
         translations = tf.reshape(outputs, (-1, beam_size))  # [b, m]
-        return {
-            "translations": tf.where(scores > IMPOSSIBLE, translations, ""),
-            "scores": scores,
-            "cut": cut,
-        }
+        translations = tf.where(scores > IMPOSSIBLE, translations, "")
+        return {"translations": translations, "scores": scores}
 
     def lines(self, n_best: int = 1) -> Lines:
         """Return a function from lines to the `n_best` translations of each."""
@@ -203,7 +206,7 @@ class Translator(IdsTranslator):
 _BATCH_LINES = 64
 # Source bytes of a batch, with padding. A piece has at least one byte, except where NFKC spells out
 # a compatibility character, so this bounds the cache of very long lines.
-_BATCH_BYTES = 16_384
+_BATCH_BYTES = 12_288
 
 
 def translate_lines(
@@ -217,7 +220,8 @@ def translate_lines(
         window: Lines read before the first result. They are sorted by length before they are cut
             into batches, so that a batch holds little padding.
     """
-    for text, score, cut in _by_line(translate, lines, window, Line._fields):
+    rows = zip(lines)
+    for text, score, cut in by_line(_of_text(translate), rows, window, Line._fields):
         yield Line(text.decode(), float(score), bool(cut))
 
 
@@ -229,11 +233,22 @@ def nbest_lines(nbest: Translate, lines: Iterable[str], window: int = 4096) -> I
         lines: Text of any length.
         window: Lines read before the first result.
     """
-    for texts, scores, cut in _by_line(nbest, lines, window, ("translations", "scores", "cut")):
+    yield from beams(_of_text(nbest), zip(lines), window)
+
+
+def beams(
+    function: Callable[..., Outputs], rows: Iterable[tuple[typing.Any, ...]], window: int
+) -> Iterator[list[Line]]:
+    """Yield the beam of each row, see `by_line`; the function returns what `nbest` returns."""
+    for texts, scores, cut in by_line(function, rows, window, ("translations", "scores", "cut")):
         yield [
             Line(text.decode(), float(score), bool(cut))
             for text, score in zip(texts, scores, strict=True)
         ]
+
+
+def _of_text(translate: Translate) -> Callable[..., Outputs]:
+    return lambda lines: translate(text=tf.constant(lines))
 
 
 def best_lines(function: Translate, n_best: int) -> Lines:
@@ -248,15 +263,25 @@ def best_lines(function: Translate, n_best: int) -> Lines:
     return lambda lines, window: (row[:n_best] for row in nbest_lines(function, lines, window))
 
 
-def _by_line(
-    function: Translate, lines: Iterable[str], window: int, names: tuple[str, ...]
+def by_line(
+    function: Callable[..., Outputs],
+    rows: Iterable[tuple[typing.Any, ...]],
+    window: int,
+    names: tuple[str, ...],
 ) -> Iterator[tuple[typing.Any, ...]]:
-    """Yield the rows of the named outputs, one tuple per line, in order."""
-    iterator = iter(lines)
+    """Yield the named outputs of each row, one tuple per row, in order.
+
+    Args:
+        function: Called with a batch's columns, each a list.
+        rows: A line of text, and whatever else belongs to it.
+        window: As for `translate_lines`.
+        names: The outputs to yield.
+    """
+    iterator = iter(rows)
     while chunk := list(islice(iterator, window)):
         results: dict[int, tuple[typing.Any, ...]] = {}
-        for batch in _batches_by_length(chunk):
-            outputs = function(text=tf.constant([chunk[index] for index in batch]))
+        for batch in _batches_by_length([row[0] for row in chunk]):
+            outputs = function(*map(list, zip(*(chunk[index] for index in batch), strict=True)))
             columns = (outputs[name].numpy() for name in names)
             results.update(zip(batch, zip(*columns, strict=True), strict=True))
         yield from (results[index] for index in range(len(chunk)))

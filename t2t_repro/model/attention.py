@@ -100,7 +100,7 @@ class MultiHeadAttention(keras.layers.Layer):
         d_v: width of one head's values.
         dropout: rate on the attention weights; 0 for translation, tuned for parsing (6.3).
 
-    Example:
+    Examples:
         >>> layer = MultiHeadAttention(d_model=512, num_heads=8, d_k=64, d_v=64)
         >>> x = keras.random.normal((2, 5, 512))
         >>> tuple(layer(x, causal_mask(5)).shape)

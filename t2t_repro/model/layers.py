@@ -19,7 +19,7 @@ class AddNorm(keras.layers.Layer):
     Args:
         dropout: P_drop on the sub-layer's output.
 
-    Example:
+    Examples:
         >>> add_norm, feed_forward = AddNorm(dropout=0.1), FeedForward(d_model=8, d_ff=32)
         >>> x = keras.random.normal((2, 5, 8))
         >>> tuple(add_norm(x, feed_forward(add_norm.sublayer_input(x))).shape)
@@ -59,7 +59,7 @@ class FeedForward(keras.layers.Layer):
         d_model: width of input and output.
         d_ff: width of the inner layer.
 
-    Example:
+    Examples:
         >>> tuple(FeedForward(d_model=8, d_ff=32)(keras.random.normal((2, 5, 8))).shape)
         (2, 5, 8)
     """
@@ -100,7 +100,7 @@ class SharedEmbedding(keras.layers.Layer):
         rows: v, rows of the matrix.
         d_model: width of a vector.
 
-    Example:
+    Examples:
         >>> embedding = SharedEmbedding(rows=100, d_model=8)
         >>> vectors = embedding(np.array([[5, 7, 1]]))
         >>> tuple(vectors.shape), tuple(embedding.logits(vectors).shape)
@@ -144,7 +144,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
     PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i + 1) = cos(the same). No weights.
 
-    Example:
+    Examples:
         >>> tuple(SinusoidalPositions()(keras.ops.zeros((1, 3, 8))).shape)
         (1, 3, 8)
     """
@@ -174,7 +174,7 @@ class LearnedPositions(keras.layers.Layer):
         rows: positions in the table.
         d_model: width of a vector.
 
-    Example:
+    Examples:
         >>> tuple(LearnedPositions(rows=64, d_model=8)(keras.ops.zeros((1, 3, 8))).shape)
         (1, 3, 8)
     """

@@ -35,7 +35,7 @@ class RestrictedSelfAttention(MultiHeadAttention):
         r: number of positions that each position sees, itself included.
         **attention: arguments of `MultiHeadAttention`.
 
-    Example:
+    Examples:
         >>> layer = RestrictedSelfAttention(r=4, d_model=8, num_heads=2, d_k=4, d_v=4)
         >>> x, is_token = keras.random.normal((1, 50, 8)), np.ones((1, 1, 1, 50), bool)
         >>> tuple(layer(x, is_token).shape)
@@ -104,7 +104,7 @@ class Recurrent(keras.layers.Layer):
     Args:
         d_model: width of input and output.
 
-    Example:
+    Examples:
         >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
         >>> tuple(Recurrent(d_model=8)(x, is_token).shape)
         (1, 5, 8)
@@ -141,7 +141,7 @@ class Convolution(keras.layers.Layer):
         dilation: distance between the kernel's positions. With 1, k, k^2 ... in the layers of a
             stack, log_k n layers connect all positions; contiguous kernels need n / k (section 4).
 
-    Example:
+    Examples:
         >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
         >>> tuple(Convolution(k=3, d_model=8)(x, is_token).shape)
         (1, 5, 8)
@@ -181,7 +181,7 @@ class Convolution(keras.layers.Layer):
 class SeparableConvolution(Convolution):
     """A `Convolution` of each of the d channels alone, then a d x d matrix: O(k n d + n d^2).
 
-    Example:
+    Examples:
         >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)
         >>> tuple(SeparableConvolution(k=3, d_model=8)(x, is_token).shape)
         (1, 5, 8)

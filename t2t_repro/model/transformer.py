@@ -6,13 +6,16 @@ shared matrix.
 
 import dataclasses
 import functools
+import os
 import typing
+from pathlib import Path
 from typing import Any
 
 import keras
 from keras import ops
 
 from t2t_repro.config import Model
+from t2t_repro.model import preset
 from t2t_repro.model.attention import (
     PAD,
     MultiHeadAttention,
@@ -77,7 +80,7 @@ class EncoderLayer(_LayerOfSublayers):
         feed_forward: a layer x -> x.
         dropout: P_drop on each sub-layer's output.
 
-    Example:
+    Examples:
         >>> attention = MultiHeadAttention(d_model=8, num_heads=2, d_k=4, d_v=4)
         >>> layer = EncoderLayer(attention, FeedForward(d_model=8, d_ff=32), dropout=0.1)
         >>> source = np.array([[5, 7, 1, 0]])
@@ -133,7 +136,7 @@ class DecoderLayer(_LayerOfSublayers):
         feed_forward: a layer x -> x.
         dropout: P_drop on each sub-layer's output.
 
-    Example:
+    Examples:
         >>> make = functools.partial(MultiHeadAttention, d_model=8, num_heads=2, d_k=4, d_v=4)
         >>> layer = DecoderLayer(make(), make(), FeedForward(d_model=8, d_ff=32), dropout=0.1)
         >>> layer.build((None, None, 8))
@@ -243,7 +246,7 @@ class Transformer(keras.Model):
     Raises:
         ValueError: neither `rows` nor `config.embedding_rows` is given.
 
-    Example:
+    Examples:
         >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
         >>> model = Transformer(tiny, rows=100)
         >>> source, target = np.array([[5, 7, 1, 0]]), np.array([[8, 9, 1]])
@@ -333,6 +336,12 @@ class Transformer(keras.Model):
     def has_attention_weights(self) -> bool:
         """Whether every encoder layer has full self-attention, whose weights can be returned."""
         return all(type(layer.self_attention) is MultiHeadAttention for layer in self.encoder)
+
+    @property
+    def random_states(self) -> list[keras.Variable]:
+        """The states of dropout's random generators."""
+        weights = {id(weight) for weight in self.weights}
+        return [variable for variable in self.variables if id(variable) not in weights]
 
     def build(self, source_shape):
         """Make all weights; the constructor calls it, so a model always has them."""
@@ -489,7 +498,7 @@ class Transformer(keras.Model):
         A loop would otherwise read and cast them again at every step.
         """
         scope = keras.StatelessScope()
-        for variable in self.trainable_variables:
+        for variable in self.weights:
             is_norm = variable.path.endswith(("/gamma", "/beta"))  # Keras keeps these in float32
             dtype = variable.dtype if is_norm else self.compute_dtype
             scope.add_update((variable, ops.cast(ops.copy(variable), dtype)))
@@ -510,3 +519,18 @@ class Transformer(keras.Model):
         layer = config["self_attention"]
         made = layer and keras.saving.deserialize_keras_object(layer, custom_objects)
         return cls(**config | {"config": Model(**config["config"]), "self_attention": made})
+
+    def save_to_preset(self, directory: str | os.PathLike[str]) -> None:
+        """Write the model into a folder in KerasHub's layout, see `t2t_repro.model.preset`."""
+        preset.save(self, Path(directory))
+
+    @classmethod
+    def from_preset(cls, directory: str | os.PathLike[str]) -> "Transformer":
+        """Make the model that `save_to_preset`, or `export --format=keras`, has written.
+
+        Raises:
+            BadInput: there is no usable preset of a Transformer.
+        """
+        model = cls(**preset.arguments(Path(directory)))
+        preset.load_weights(model, Path(directory))
+        return model

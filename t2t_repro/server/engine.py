@@ -51,12 +51,10 @@ class Batch(typing.NamedTuple):
 class _Engine:
     def __init__(self, path: Path, threads: int):
         self.settings = _settings(path)
-        if self.settings.get("format") == "saved_model":
+        if self.settings.get("format") in ("saved_model", "keras"):
             tensorflow_log.quiet()
         self.translator: Any = exports.open_export(path, threads)
-        folder = export_files.beside_model(path)
-        exists = (folder / "vocabulary.model").exists()
-        self.vocabulary = Vocabulary.load(folder) if exists else None
+        self.vocabulary = _vocabulary(path, self.settings)
 
     def nbest(self, texts: list[str], count: int) -> Batch:
         rows = self.translator.nbest(texts, count)
@@ -79,6 +77,13 @@ class _Engine:
         model = described(self.settings)
         figures = [self.translator.attention_figure(text) for text in texts]
         return Batch([figure.html(figure.view(), model) for figure in figures], None)
+
+
+def _vocabulary(path: Path, settings: dict[str, Any]) -> Vocabulary | None:
+    if settings.get("format") == "keras":
+        return Vocabulary.from_preset(path)
+    folder = export_files.beside_model(path)
+    return Vocabulary.load(folder) if (folder / "vocabulary.model").exists() else None
 
 
 def _listed(value: Any) -> Any:

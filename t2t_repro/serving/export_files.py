@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 20  # of settings.json; ours have 3,000
 _MOST_BRACKETS = 1000  # in it; ours have 10. No other process could be sent deeper nesting
 
 # The model of each format. An export that lists no digest of it was made by an earlier version.
-_MODELS = ("saved_model.pb", "model.tflite", "model.bin")
+_MODELS = ("saved_model.pb", "model.tflite", "model.bin", "model.weights.h5")
 
 
 def unusable(export: Path, error: object) -> BadInput:

@@ -1,6 +1,7 @@
-"""Exports of the three formats, opened as translators.
+"""Exports of the four formats, opened as translators.
 
-TensorFlow is imported for a SavedModel only; the other formats answer in less than a second.
+TensorFlow is imported for a SavedModel and a Keras preset only; the other formats answer in less
+than a second.
 """
 
 import os
@@ -94,10 +95,17 @@ def _open_ctranslate2(path: Path, threads: int | None = None) -> Translator:
     return ctranslate2_translator.Translator(path, threads)
 
 
+def _open_preset(path: Path, threads: int | None = None) -> Translator:
+    from t2t_repro.serving.keras_preset import Translator
+
+    return Translator(path, threads)
+
+
 _OPENERS = {
     "saved_model.pb": _open_saved_model,
     "model.tflite": _open_litert,
     "model.bin": _open_ctranslate2,
+    "model.weights.h5": _open_preset,
 }
 
 

@@ -121,17 +121,18 @@ def convert(
     signatures = {"decode": functions.decode, "encode": functions.encode}
     # The Keras model itself would want a signature of its own in a SavedModel.
     module = tf.Module()
-    module.weights = [variable.value for variable in float32.trainable_variables]
+    module.weights = functions.weights()
     with tempfile.TemporaryDirectory(dir=scratch) as directory:
         # Functions of one SavedModel share their variables, and still do when converted.
         tf.saved_model.save(module, directory, signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
             directory, signature_keys=list(signatures)
         )
+        converter._trackable_obj = None  # a copy of all weights, which `convert` does not read
         if weights == "float32":
             return converter.convert()
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        return _with_one_matrix(converter.convert(), functions.matrix.shape)
+        return _with_one_matrix(converter.convert(), tuple(functions.matrix.shape))
 
 
 class _Functions:
@@ -141,18 +142,27 @@ class _Functions:
         self.model, self.beam_size = model, decode.beam_size
         self.bias = pad_to_blocks(np.where(vocabulary.producible, 0.0, IMPOSSIBLE), IMPOSSIBLE)
         rows = np.asarray(model.embedding.matrix)[: vocabulary.size]
-        self.matrix = np.pad(rows, ((0, len(self.bias) - len(rows)), (0, 0)))  # [v, d]
+        matrix = np.pad(rows, ((0, len(self.bias) - len(rows)), (0, 0)))  # [v, d]
+        # Variables: a graph would hold constants, and graphs are copied again and again on the way
+        # to model.tflite. With constants the export of the big model takes 6.6 GB.
+        self.matrix = tf.Variable(matrix)
         if weights == "int8":
             # As the converter quantises the output map, which `_with_one_matrix` relies on.
-            self.scale = np.maximum(np.abs(self.matrix).max(1), 1e-9).astype("float32") / 127
-            self.table = np.round(self.matrix / self.scale[:, None]).astype("int8")
+            self.scale = np.maximum(np.abs(matrix).max(1), 1e-9).astype("float32") / 127
+            self.table = tf.Variable(np.round(matrix / self.scale[:, None]).astype("int8"))
         else:
-            self.scale, self.table = np.ones(len(self.matrix), "float32"), self.matrix
+            self.scale, self.table = np.ones(len(matrix), "float32"), self.matrix
         longest = decode.max_source_length + decode.max_extra_length
         zeros = ops.zeros((1, longest, model.config.d_model))
         self.source_positions = np.asarray(model.source_positions(zeros)[0])
         self.target_positions = np.asarray(model.target_positions(zeros)[0])
         self.decode = tf.function(self._decode, input_signature=self._decode_inputs())
+
+    def weights(self) -> list[tf.Variable]:
+        """Return the variables that the functions read."""
+        shared = self.model.embedding.matrix.value  # they read `matrix` and `table` in its place
+        own = [variable.value for variable in self.model.weights]
+        return [self.matrix, self.table, *(each for each in own if each is not shared)]
 
     @tf.function(
         input_signature=[

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.vocabulary import EOS, PAD
 from t2t_repro.decoding.lines import Line
-from t2t_repro.decoding.translator import best_lines
+from t2t_repro.decoding.translator import Translate, best_lines
 from t2t_repro.paper.attention_figure import AttentionFigure
 from t2t_repro.serving import export_files, saved_model
 
@@ -29,9 +29,7 @@ class Translator:
     """
 
     def __init__(self, directory: Path, threads: int | None = None):
-        if threads:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
+        limit_threads(threads)
         self._signatures = saved_model.load(directory)
         self.draws_attention = "attention" in self._signatures
         scores = typing.cast(Any, self._signatures["nbest"]).structured_outputs["scores"]
@@ -51,10 +49,7 @@ class Translator:
 
     def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
         """Translate sentences of ids, each ending with EOS: the best hypothesis and its score."""
-        outputs = self._signatures["translate_ids"](ids=tf.ragged.constant(sources).to_tensor(PAD))
-        rows = outputs["ids"].numpy().tolist()
-        ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
-        return list(zip(ids, outputs["score"].numpy().tolist(), strict=True))
+        return best_ids(self._signatures["translate_ids"], sources)
 
     def attention(self, sentence: str) -> dict[str, Any]:
         """Return the outputs of the signature `attention` for a sentence, if `draws_attention`.
@@ -72,3 +67,20 @@ class Translator:
         found = self.attention(sentence)
         source, target = (found[side] for side in _PIECES)
         return AttentionFigure.of_pair(sentence, found["translation"], source, target, found)
+
+
+def limit_threads(threads: int | None) -> None:
+    """Set the threads of each operation, if given, before TensorFlow computes anything."""
+    if threads:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def best_ids(
+    translate_ids: Translate, sources: Sequence[Sequence[int]]
+) -> list[tuple[list[int], float]]:
+    """Call the signature `translate_ids`; see the method of the same name."""
+    outputs = translate_ids(ids=tf.ragged.constant(sources).to_tensor(PAD))
+    rows = outputs["ids"].numpy().tolist()
+    ids = [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+    return list(zip(ids, outputs["score"].numpy().tolist(), strict=True))

@@ -3,6 +3,7 @@
     step-<n>.index, step-<n>.data-*   the checkpoint after n updates
     checkpoint                        TensorFlow's list: the newest checkpoint, and all that count
     damaged-step-<n>.*                not restorable: training has gone on from an earlier one
+    dev_scores.json                   which checkpoints are the best; see `score_history`
 
 The list is written after the files that it names. So files that it does not name are what a killed
 process has left, or belong to steps behind which somebody has gone back by editing the list.

@@ -1,4 +1,4 @@
-"""Save, restore, and average the last n checkpoints of a work directory.
+"""Save and restore the checkpoints of a work directory, and average the last n.
 
 A damaged checkpoint is found out when it is restored: TensorFlow checks every value that it reads
 against a checksum. The newest good one is then used instead, unless `strict` asks for an error.
@@ -6,7 +6,8 @@ against a checksum. The newest good one is then used instead, unless `strict` as
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoint_files import CheckpointFiles
+from t2t_repro.training.score_history import ScoreHistory
 
 # These say nothing about a checkpoint's files: memory or permission is lacking, or a worker.
 _LACKING = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
@@ -40,6 +42,9 @@ class Checkpoints:
         optimizer: The optimizer, whose moments and count of updates are saved.
         position: The place in the data.
         seconds: Seconds spent on training.
+        averages: The moving averages of weights by path. They are saved as the model's weights, for
+            all who read a checkpoint, and the weights that go on learning beside them.
+        stream: The place in a stream of data, None if `position` is all there is.
     """
 
     def __init__(
@@ -50,18 +55,31 @@ class Checkpoints:
         optimizer: keras.optimizers.Optimizer,
         position: tf.Variable,
         seconds: tf.Variable,
+        averages: Mapping[str, tf.Variable] = types.MappingProxyType({}),
+        stream: tf.Module | None = None,
     ):
-        self._weights = _by_name(model)
+        weights = _by_name(model)
+        self._weights = {**weights, **averages}
+        learning = {"learning": {path: weights[path] for path in averages}} if averages else {}
+        saved = {id(average) for average in averages.values()}
         self._checkpoint = tf.train.Checkpoint(
             weights=self._weights,
-            dropout=[state.value for state in model.non_trainable_variables],
-            optimizer=[variable.value for variable in optimizer.variables],
+            dropout=[state.value for state in model.random_states],
+            optimizer=[each.value for each in optimizer.variables if id(each.value) not in saved],
             position=position,
             seconds=seconds,
+            **learning,
+            **({} if stream is None else {"stream": stream}),
         )
         self._keep, self._files = keep, CheckpointFiles(directory)
         self._steps = list(filter(self._files.has, self._files.listing().steps))
         self._damaged: list[int] = []
+        self.best: Collection[int] = ()  # steps whose checkpoints are kept beside the last ones
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps of the checkpoints, ascending."""
+        return tuple(self._steps)
 
     def save(self, step: int) -> None:
         """Write the state after `step` updates; raise BadInput if there is no room for it."""
@@ -77,10 +95,17 @@ class Checkpoints:
                 f"{_first_line(error)} Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
-        self._steps = steps[-self._keep :]
-        for old in steps[: -self._keep]:
-            self._files.remove(old)
-        if self._steps != steps:  # the list named them until now, so that a kill leaves no orphans
+        self._steps = steps
+        self.drop_old()
+
+    def drop_old(self) -> None:
+        """Delete all checkpoints but the last ones and those of the steps `best`."""
+        steps = self._steps
+        old = [step for step in steps[: -self._keep] if step not in self.best]
+        for step in old:
+            self._files.remove(step)
+        if old:  # the list named them until now, so that a kill leaves no orphans
+            self._steps = [step for step in steps if step not in old]
             self._files.record(self._steps)
 
     def restore_latest(self, strict: bool = False) -> list[str]:
@@ -115,7 +140,7 @@ class Checkpoints:
 
 
 def average_last(
-    model: Transformer, directory: Path, last: int, strict: bool = False
+    model: Transformer, directory: Path, last: int, strict: bool = False, keep: int | None = None
 ) -> tuple[str, ...]:
     """Set the model's weights to the mean of the last `last` good checkpoints (section 6.1).
 
@@ -126,6 +151,8 @@ def average_last(
         directory: <work directory>/checkpoints.
         last: Number of checkpoints.
         strict: Whether a damaged checkpoint is an error.
+        keep: Number of checkpoints that are kept as the last ones: others are there because they
+            are among the best, and only stand in if none of these is good. None: all of them.
 
     Returns:
         The names of the averaged checkpoints, such as "step-500"; fewer than `last` if the run has
@@ -135,7 +162,9 @@ def average_last(
         BadInput: there is no good checkpoint, or one belongs to a model of another shape.
     """
     weights, files = _by_name(model), CheckpointFiles(directory)
+    listed = files.listing().steps
     search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
+    search.spare = () if keep is None else listed[:-keep]
     steps = list(islice(search.restored(), last))
     if not steps:
         raise BadInput(
@@ -143,9 +172,70 @@ def average_last(
         )
     if len(steps) > 1:
         _set_to_mean(weights, [files.path(step) for step in steps])
-    for warning in search.warnings(steps):
+    return _named(search, steps)
+
+
+def restore_best(model: Transformer, directory: Path, strict: bool = False) -> tuple[str, ...]:
+    """Set the model's weights to the good checkpoint with the best dev score; return its name.
+
+    Args:
+        model: The model.
+        directory: <work directory>/checkpoints.
+        strict: Whether a damaged checkpoint is an error, and not only a warning.
+
+    Raises:
+        BadInput: no checkpoint has a dev score, or is good.
+    """
+    listed = CheckpointFiles(directory).listing().steps
+    scores = ScoreHistory(directory)
+    scores.recall(max(listed, default=0))
+    steps = scores.best(len(listed), listed)
+    if not steps:
+        raise BadInput(
+            f"{directory}: none of its checkpoints has a dev score; train on, with a greater "
+            "--eval_share, or give --checkpoint=last"
+        )
+    return _restore_first(model, directory, steps, strict)
+
+
+def restore_step(
+    model: Transformer, directory: Path, step: int, strict: bool = False
+) -> tuple[str, ...]:
+    """Set the model's weights to the checkpoint of a step; return its name.
+
+    Args:
+        model: The model.
+        directory: <work directory>/checkpoints.
+        step: The step.
+        strict: Whether damage to the list of checkpoints is an error too.
+
+    Raises:
+        BadInput: there is no such checkpoint, or it is damaged.
+    """
+    files = CheckpointFiles(directory)
+    if not files.has(step):
+        there = [str(other) for other in files.listing().steps if files.has(other)]
+        raise BadInput(
+            f"{directory}: no checkpoint of step {step}; there are {', '.join(there) or 'none'}"
+        )
+    return _restore_first(model, directory, [step], strict)
+
+
+def _restore_first(
+    model: Transformer, directory: Path, steps: Sequence[int], strict: bool
+) -> tuple[str, ...]:
+    """Set the model's weights to the first good checkpoint of some steps; return its name."""
+    weights, files = _by_name(model), CheckpointFiles(directory)
+    search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
+    search.steps = steps
+    return _named(search, list(islice(search.restored(), 1)))
+
+
+def _named(search: "_Search", used: Sequence[int]) -> tuple[str, ...]:
+    """Print the warnings of a search, and return the names of the checkpoints that are used."""
+    for warning in search.warnings(used):
         print(warning, file=sys.stderr)
-    return tuple(files.path(step).name for step in reversed(steps))
+    return tuple(search.files.path(step).name for step in reversed(used))
 
 
 def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None:
@@ -176,7 +266,7 @@ def last_step(directory: Path) -> int:
 
 
 class _Search:
-    """The search for good checkpoints, from the newest back.
+    """The search for good checkpoints, from the newest back unless `steps` is set.
 
     Args:
         files: The checkpoints' files.
@@ -194,6 +284,8 @@ class _Search:
     ):
         self.files, self.checkpoint, self.weights = files, checkpoint, weights
         self.strict, self.listing = strict, files.listing()
+        self.steps: Sequence[int] = self.listing.steps[::-1]  # in the order of the search
+        self.spare: Collection[int] = ()  # steps that are used only if none before was good
         self.damaged: dict[int, str] = {}  # {step: reason}
 
     def restored(self) -> Iterator[int]:
@@ -204,7 +296,9 @@ class _Search:
         """
         self._check_strict()
         is_any_good = False
-        for step in reversed(self.listing.steps):
+        for step in self.steps:
+            if is_any_good and step in self.spare:
+                return
             try:
                 _restore(self.checkpoint, self.files.path(step), self.weights)
             except Damaged as damage:
@@ -242,8 +336,8 @@ class _Search:
 
 def _by_name(model: Transformer) -> dict[str, tf.Variable]:
     """Index trainable weights by path, as "transformer/encoder_0/self_attention/query/kernel"."""
-    named = {weight.path: weight.value for weight in model.trainable_variables}
-    assert len(named) == len(model.trainable_variables), "two weights of one name"
+    named = {weight.path: weight.value for weight in model.weights}
+    assert len(named) == len(model.weights), "two weights of one name"
     return named
 
 
@@ -259,6 +353,7 @@ def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.
         status.assert_existing_objects_matched()
         status.expect_partial()
         stored = [name for name, _ in tf.train.list_variables(str(path))]
+        _check_iterators(path, stored)
         names = [name for name in stored if name.startswith("weights/")]
         if len(names) != len(weights):
             raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
@@ -277,6 +372,18 @@ def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.
             f"{path}: cannot be restored, it is of another model: {_first_line(error)} Bring back "
             "the config.yaml that it was trained with, or train in another --workdir"
         ) from None
+
+
+def _check_iterators(path: Path, stored: Sequence[str]) -> None:
+    """Read the iterator states of a checkpoint, whose damage would otherwise be found too late.
+
+    They are restored when the iterator is made.
+    """
+    for name in stored:
+        if name.endswith("/.ATTRIBUTES/ITERATOR_STATE"):
+            tf.raw_ops.RestoreV2(
+                prefix=str(path), tensor_names=[name], shape_and_slices=[""], dtypes=[tf.variant]
+            )
 
 
 def _first_line(error: Exception) -> str:

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hparams
 from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.shards import EncodedSplit
+from t2t_repro import config as configs
 from t2t_repro.config import Config, Data
 from t2t_repro.decoding.translator import Translator, translate_lines
 from t2t_repro.distributed.cluster import Cluster
@@ -56,8 +59,16 @@ class DevScores:
 
     @cached_property
     def writer(self) -> tf.summary.SummaryWriter:
-        """The writer of the event file, which is created by the first thing to write."""
-        return tf.summary.create_file_writer(str(self.workdir.path))
+        """The writer of the event file, which is created by the first thing to write.
+
+        The file begins with the run's settings: as text, and for TensorBoard's HParams tab, which
+        compares the runs of a directory by their settings and scores.
+        """
+        writer = tf.summary.create_file_writer(str(self.workdir.path))
+        with writer.as_default(0):
+            tf.summary.text("config", _settings_text(self.config))
+            hparams.hparams(_hparams(self.config), trial_id=str(self.workdir.path))
+        return writer
 
     @cached_property
     def drawn(self) -> list[list[int]] | None:
@@ -73,27 +84,33 @@ class DevScores:
                 return both
         return None
 
-    def report(self, step: int, values: dict[str, float]) -> None:
+    def report(self, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """Write training statistics to TensorBoard as train/<name>."""
         self._write(step, {f"train/{name}": value for name, value in values.items()})
 
-    def validate(self, step: int) -> None:
+    def validate(self, step: int) -> dict[str, float]:
         """Write dev perplexity, the main score, sample translations and a picture of attention.
 
-        All of them use the current weights, without averaging.
+        All of them use the current weights, without averaging over checkpoints.
+
+        Returns:
+            The perplexity and, if sentences were translated, the main score, by name; in other
+            workers than the chief the perplexity alone.
         """
-        batches = each_pair_once(self.dev, self.config.data)
-        values = {"dev/perplexity": self.perplexity.of(batches)}
+        batches = _each_pair_once(self.dev, self.config.data)
+        scores = {"perplexity": self.perplexity.of(batches)}
         if not self.is_chief:
-            return  # the next step waits for the chief
+            return scores  # the next step waits for the chief
         if self.pairs:
             name, value = self._translate(step)
-            values[f"dev/{name}"] = value
+            scores[name] = value
         if self.drawn:
             self._draw(step, *self.drawn)
+        values = {f"dev/{name}": value for name, value in scores.items()}
         self._write(step, values)
         shown = ", ".join(f"{name} {value:.2f}" for name, value in values.items())
         tqdm.write(f"step {step:,}: {shown}", file=sys.stderr)
+        return scores
 
     def _translate(self, step: int) -> tuple[str, float]:
         """Translate the dev sentences and return the problem's main score: (name, value)."""
@@ -113,13 +130,14 @@ class DevScores:
         with self.writer.as_default(step):
             tf.summary.image("dev/attention", image[None])
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
+    def _write(self, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
         if not self.is_chief or not self.workdir.is_in_place:
             return
         with self.writer.as_default(step):
             for name, value in values.items():
-                tf.summary.scalar(name, value)
+                write = tf.summary.histogram if isinstance(value, np.ndarray) else tf.summary.scalar
+                write(name, value)
         self.writer.flush()
 
 
@@ -132,7 +150,7 @@ def score_pairs(
     return problem.score(hypotheses, references, config, sources), hypotheses
 
 
-def each_pair_once(split: EncodedSplit, data: Data) -> tf.data.Dataset:
+def _each_pair_once(split: EncodedSplit, data: Data) -> tf.data.Dataset:
     """Return every pair of a split once, in batches of `tokens_per_batch`."""
     batching = Batching(
         split,
@@ -142,6 +160,17 @@ def each_pair_once(split: EncodedSplit, data: Data) -> tf.data.Dataset:
         seed=0,
     )
     return batching.batches(epoch=0)
+
+
+def _settings_text(config: Config) -> str:
+    """Return the configuration as Markdown: lines that are indented as code."""
+    return "\n".join(f"    {name}: {value}" for name, value in configs.flat(config).items())
+
+
+def _hparams(config: Config) -> dict[str, bool | int | float | str]:
+    """Return the settings that HParams can show; files and settings without a value it cannot."""
+    settings = {"problem": config.problem, "variant": config.variant} | configs.flat(config)
+    return {k: v for k, v in settings.items() if isinstance(v, bool | int | float | str)}
 
 
 def _table(*columns: list[str]) -> str:

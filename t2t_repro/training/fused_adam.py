@@ -18,11 +18,16 @@ class FusedAdam(keras.optimizers.Adam):
     """
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Make the moments of all variables; call it in the scope of their strategy."""
+        """Make moments and moving averages; call it in the scope of the variables' strategy."""
         super().build(variables)
         # Keras's last variables: the first and second moment of each variable in turn.
         moments = iter(self.variables[-2 * len(variables) :])
         self.moments = list(zip(moments, moments, strict=True))
+        self.averages: list[keras.Variable] = []
+        if self.use_ema:  # before the moments
+            self.averages = self.variables[-3 * len(variables) : -2 * len(variables)]
+            for average, variable in zip(self.averages, variables, strict=True):
+                average.assign(variable)
 
     def apply(
         self, grads: Sequence[tf.Tensor], trainable_variables: Sequence[keras.Variable]
@@ -48,3 +53,20 @@ class FusedAdam(keras.optimizers.Adam):
                 epsilon=self.epsilon,
                 grad=gradient,
             )
+        if self.averages:
+            self._average(variables)
+
+    def _average(self, variables: Sequence[keras.Variable]) -> None:
+        """Move the averages towards the variables; onto them at the first update, as in Keras."""
+        share = tf.where(self.iterations > 0, 1.0 - self.ema_momentum, 1.0)
+        for average, variable in zip(self.averages, variables, strict=True):
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=average.value.handle, alpha=share, delta=average.value - variable.value
+            )
+
+    def exchange(self, variables: Sequence[keras.Variable]) -> None:
+        """Let variables and moving averages change places, on this replica."""
+        for average, variable in zip(self.averages, variables, strict=True):
+            values = tf.identity(variable.value), tf.identity(average.value)
+            for place, value in zip((average, variable), values, strict=True):
+                tf.raw_ops.AssignVariableOp(resource=place.value.handle, value=value)

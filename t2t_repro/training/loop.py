@@ -3,17 +3,19 @@
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from types import FrameType
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 from pipelines.batching import Batching
 from pipelines.errors import BadInput
+from pipelines.stream import Stream
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Agreement, Cluster
 from t2t_repro.distributed.data_sheets import sustained
@@ -21,11 +23,14 @@ from t2t_repro.distributed.machine import matmul_gflops
 from t2t_repro.distributed.strategy import device_names
 from t2t_repro.training.checkpoints import Checkpoints
 from t2t_repro.training.divergence import Divergence
+from t2t_repro.training.profile import Profile
+from t2t_repro.training.score_history import ScoreHistory
 from t2t_repro.training.skipped_steps import SkippedSteps
 from t2t_repro.training.step_stats import StepStats
 from t2t_repro.training.trainer import Trainer
 
-Report = Callable[[int, dict[str, float]], None]  # (step, {name: value})
+# (step, {name: value, or an array of which TensorBoard shows the histogram})
+Report = Callable[[int, Mapping[str, float | np.ndarray]], None]
 
 
 class Stopped(Exception):
@@ -45,7 +50,8 @@ class Loop:
         report: Called every `log_steps` with the step statistics and the learning rate, and after
             each checkpoint with the seconds that it and its dev scores took.
         validate: Called after a checkpoint, with its step, if such calls have taken less than
-            `eval_share` of the time since the start; always after the last checkpoint.
+            `eval_share` of the time since the start; always after the last checkpoint. Returns the
+            dev scores by name, the main one last, or none.
         check_in_place: Called before each save; raises BadInput if the work directory has vanished,
             because TensorFlow would make a new one.
     """
@@ -54,10 +60,10 @@ class Loop:
         self,
         trainer: Trainer,
         config: Config,
-        batching: Batching,
+        batching: Batching | Stream,
         checkpoint_dir: Path,
         report: Report,
-        validate: Callable[[int], None],
+        validate: Callable[[int], Mapping[str, float] | None],
         check_in_place: Callable[[], None],
     ):
         self.trainer, self.config = trainer, config
@@ -75,6 +81,7 @@ class Loop:
         self.skipped = SkippedSteps(
             config.train.skip_nonfinite, checkpoint_dir.parent / "nonfinite", self.cluster.is_chief
         )
+        self.scores = ScoreHistory(checkpoint_dir)  # the chief's; empty in other workers
         self.checkpoints = Checkpoints(
             checkpoint_dir,
             config.train.keep_checkpoints,
@@ -82,13 +89,16 @@ class Loop:
             trainer.optimizer,
             self.position,
             self.seconds,
+            trainer.averages,
+            batching.place,
         )
 
-    def run(self, strict: bool = False) -> None:
+    def run(self, strict: bool = False, profile: Profile | None = None) -> None:
         """Train, from the newest good checkpoint if there is one.
 
         Args:
             strict: Whether a damaged checkpoint is an error, and not only a warning.
+            profile: Records some of the steps.
 
         Raises:
             Stopped: any worker received Ctrl-C or SIGTERM; the state is saved.
@@ -100,9 +110,11 @@ class Loop:
         self.trainer.seed_replicas()
         step, last = int(self.trainer.optimizer.iterations.numpy()), self.config.train.train_steps
         self._check_place(step)
-        self.cluster.by_chief(self.checkpoints.tidy)
+        self.cluster.by_chief(partial(self._tidy, step))
         if step >= last:
             self._say(f"step {step:,} is done already; to train further, give --train_steps=N")
+            return
+        if self._gains_no_more():
             return
         if step:
             self._say(f"resuming from step {step:,} of {last:,}")
@@ -116,8 +128,8 @@ class Loop:
             mininterval=interval,
             disable=not self.cluster.is_chief,
         )
-        with bar, _stop_signals() as received:
-            self._train(step, bar, received)
+        with bar, closing(profile) if profile else nullcontext(), _stop_signals() as received:
+            self._train(step, bar, received, profile)
         self.cluster.wait()  # for the chief's last dev scores
 
     @cached_property
@@ -133,7 +145,7 @@ class Loop:
 
     def _check_place(self, step: int) -> None:
         """Raise BadInput unless all workers resume from one step and train on the same pairs."""
-        mine = [step, *self.position.numpy(), len(self.batching.split)]
+        mine = [step, *self.position.numpy(), self.batching.pairs]
         every = self.cluster.share(*mine).numpy()
         for index, worker in enumerate(every):
             if list(worker) != list(every[0]):
@@ -147,15 +159,15 @@ class Loop:
         if self.cluster.is_chief:
             print(message, file=sys.stderr)
 
-    def _train(self, step: int, bar: tqdm, received: list[int]) -> None:
+    def _train(self, step: int, bar: tqdm, received: list[int], profile: Profile | None) -> None:
         train, stats, saved = self.config.train, StepStats(), time.monotonic()
         batches, agreed = self._batches(), Agreement(self.cluster)
         while step < train.train_steps:
             asked = time.monotonic()
             source, target = next(batches)
             stats.add_batch(source, target, waited=time.monotonic() - asked)
-            numbers = self.trainer.step(source, target)
             step += 1
+            numbers = self._step(step, source, target, profile)
             stats.add_step(numbers)
             self.skipped.add(step, source, target, numbers)
             bar.update()
@@ -170,6 +182,18 @@ class Loop:
                 self._save(step, stopped)
                 agreed.forget()
                 saved, stats = time.monotonic(), StepStats()
+                if not ends and self._gains_no_more():
+                    return
+
+    def _step(
+        self, number: int, source: tf.Tensor, target: tf.Tensor, profile: Profile | None
+    ) -> tf.Tensor:
+        if not profile:
+            return self.trainer.step(source, target)
+        with profile.of_step(number):
+            numbers = self.trainer.step(source, target)
+            numbers.numpy()  # waits: the profile would otherwise end before the step
+            return numbers
 
     def _save(self, step: int, stopped: bool) -> None:
         """Save a checkpoint and, as time allows, score it; raise Stopped after the save."""
@@ -179,7 +203,9 @@ class Loop:
         if stopped and step < self.config.train.train_steps:
             raise Stopped
         if self._affords_scores(step):
-            self.validate(step)
+            with self.trainer.averaged_weights():
+                scores = self.validate(step)
+            self.cluster.by_chief(partial(self._add_scores, step, scores))
         scored = time.monotonic()
         self.validating += scored - written
         self.report(step, {"checkpoint_s": written - began, "dev_scores_s": scored - written})
@@ -187,6 +213,37 @@ class Loop:
     def _write(self, step: int) -> None:
         self.check_in_place()
         self.checkpoints.save(step)
+
+    def _tidy(self, step: int) -> None:
+        self.checkpoints.tidy()
+        self.scores.recall(step)
+        self.checkpoints.best = self._best()
+
+    def _add_scores(self, step: int, scores: Mapping[str, float] | None) -> None:
+        if scores:
+            self.check_in_place()
+            self.scores.add(step, scores)
+            self.checkpoints.best = self._best()
+            self.checkpoints.drop_old()
+
+    def _best(self) -> list[int]:
+        return self.scores.best(self.config.train.keep_best, self.checkpoints.steps)
+
+    def _gains_no_more(self) -> bool:
+        """Return whether the chief's dev scores are a reason for an early end, which it prints."""
+        patience = self.config.train.early_stopping
+        if not patience:
+            return False
+        (count, *_), *_ = self.cluster.share(self.scores.without_gain()).numpy()
+        if count < patience:
+            return False
+        if self.cluster.is_chief:
+            best = self.scores.shown(self.scores.ranking()[0])
+            self._say(
+                f"stopped early: no gain in the last {count} dev scores over {best}; to train "
+                "further, give a greater --early_stopping, or 0"
+            )
+        return True
 
     def _affords_scores(self, step: int) -> bool:
         """Return whether there is time for dev scores, by the chief's clock."""
@@ -218,8 +275,11 @@ class Loop:
         self.seconds.assign_add(time.monotonic() - stats.began)
         self.skipped.settle()
         self.divergence.check(step, stats.numbers(), values["perplexity"])
-        rate = self.trainer.optimizer.learning_rate  # of the next step
-        self.report(step, values | {"learning_rate": float(rate)})
+        others: dict[str, float | np.ndarray] = {
+            "learning_rate": float(self.trainer.optimizer.learning_rate),  # of the next step
+            "weight_norm": float(tf.linalg.global_norm(model.trainable_variables)),
+        }
+        self.report(step, others | values | stats.batch_shapes())
         bar.set_postfix_str(
             f"perplexity {values['perplexity']:.2f}, "
             f"{values['target_tokens_per_s']:,.0f} target tokens/s"

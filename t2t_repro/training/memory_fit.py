@@ -108,6 +108,7 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
     import tensorflow as tf
 
     from t2t_repro.model.transformer import Transformer
+    from t2t_repro.training.freezing import freeze
     from t2t_repro.training.trainer import Trainer
 
     gpus = tf.config.list_physical_devices("GPU")[:1]
@@ -119,6 +120,7 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
     try:
         with strategy.scope():
             transformer = Transformer(model, rows, train.precision)
+        freeze(transformer, train.freeze)
         trainer = Trainer(transformer, dataclasses.replace(train, accumulate=1), strategy)
         for pairs, *lengths in shapes:
             trainer.step(*(tf.fill((pairs, length), rows - 1) for length in lengths)).numpy()

@@ -21,4 +21,6 @@ def make_optimizer(
         beta_1=config.beta_1,
         beta_2=config.beta_2,
         epsilon=config.epsilon,
+        use_ema=config.ema > 0,
+        ema_momentum=config.ema,
     )

@@ -26,7 +26,7 @@ class Perplexity:
     ):
         self.model, self.strategy, self.micro_batches = model, strategy, micro_batches
 
-    def of(self, batches: Iterable[tuple[tf.Tensor, tf.Tensor]]) -> float:
+    def of(self, batches: Iterable[tuple[np.ndarray | tf.Tensor, ...]]) -> float:
         """Return exp(cross-entropy per piece), without label smoothing, as in Table 3."""
         sums = [self.sums(*batch).numpy().astype(np.float64) for batch in batches]
         entropy, tokens = np.sum(sums, axis=0)

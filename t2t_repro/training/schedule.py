@@ -37,7 +37,7 @@ class NoamSchedule(keras.optimizers.schedules.LearningRateSchedule):
         cooldown_steps: 0 in the paper.
         train_steps: the last step; it matters only with a cool-down.
 
-    Example:
+    Examples:
         >>> schedule = NoamSchedule(d_model=512)
         >>> round(float(schedule(3999)), 6)  # step 4,000
         0.000699

@@ -30,6 +30,11 @@ class StepStats:
         """Count a step, given the numbers that `Trainer.step` returned, without waiting for it."""
         self.steps.append(numbers)
 
+    def batch_shapes(self) -> dict[str, np.ndarray]:
+        """Return the rows and padded lengths of the batches, int [batches] each."""
+        rows, source, target = np.array(self.shapes).T
+        return {"batch_rows": rows, "source_length": source, "target_length": target}
+
     def numbers(self) -> np.ndarray:
         """Wait for the last step, and return the numbers of all steps: float32 [steps, 4]."""
         return np.stack([step.numpy() for step in self.steps])

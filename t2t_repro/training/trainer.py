@@ -10,7 +10,9 @@ The norm of the gradient is taken after all these sums, so clipping and skipping
 of the whole batch, and all replicas of all workers do the same.
 """
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -57,10 +59,32 @@ class Trainer:
 
         def add_replica_id() -> None:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            for state in self.model.non_trainable_variables:
+            for state in self.model.random_states:
                 state.value.assign_add(tf.cast(tf.stack([replica, 0]), state.value.dtype))
 
         self.strategy.run(tf.function(add_replica_id))
+
+    @property
+    def averages(self) -> dict[str, tf.Variable]:
+        """The moving averages of the weights that learn, by the weights' paths; empty if off."""
+        weights = self.model.trainable_variables if self.optimizer.averages else []
+        pairs = zip(weights, self.optimizer.averages, strict=True)
+        return {weight.path: average.value for weight, average in pairs}
+
+    @contextlib.contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Let weights and moving averages change places until the context ends; none if off."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        adam = self.optimizer
+        if adam.averages:
+            exchange = functools.partial(adam.exchange, self.model.trainable_variables)
+            self.strategy.run(tf.function(exchange))
 
     @tf.function(input_signature=_BATCH)
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -110,11 +134,13 @@ class Trainer:
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Compute the gradients of the loss of some rows, and the first three numbers of `step`."""
-        with tf.GradientTape() as tape:
+        learnt = self.model.trainable_variables
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
             logits = self.model(source, target, training=True)
             sums = cross_entropy(logits, target, self.label_smoothing)
             loss = sums[0] / tokens
-        gradients = tape.gradient(loss, self.model.trainable_variables)
+        gradients = tape.gradient(loss, learnt)
         # A learned table of positions has a sparse gradient, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
 

@@ -23,9 +23,8 @@ def test_input_prints_one_json_object():
     ended = bench("input", "--repeats=1", "--json")
     assert ended.returncode == 0, ended.stderr
     rows = json.loads(ended.stdout)["rows"]
-    assert [row["method"].split(",")[0] for row in rows] == 2 * ["plan"] + 2 * [
-        "bucket_by_sequence_length"
-    ]
+    kinds = [*2 * ["plan"], *2 * ["bucket_by_sequence_length"], "stream"]
+    assert [row["method"].split(",")[0] for row in rows] == kinds
     for row in rows:
         assert row["data"] == "toy_ende"
         assert row["tokens_per_s"] > 0

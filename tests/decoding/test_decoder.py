@@ -6,7 +6,8 @@ import pytest
 
 from t2t_repro.config import Decode
 from t2t_repro.decoding.beam_search import IMPOSSIBLE
-from t2t_repro.decoding.decoder import make_decoder, make_scorer
+from t2t_repro.decoding.decoder import make_decoder, make_sampler, make_scorer
+from t2t_repro.decoding.sampling import Sampling
 
 array = keras.ops.convert_to_numpy
 PAD, EOS = 0, 1
@@ -185,16 +186,29 @@ def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_lengt
     score = make_scorer(model, 0.6, PIECES)
     for i in range(3):
         target = array(ids)[:, i]
-        log_prob, own = score(SOURCE, target)
+        log_probs, own = score(SOURCE, target)
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)
         penalty = ((5 + (target != PAD).sum(1)) / 6) ** 0.6
-        np.testing.assert_allclose(array(log_prob), array(own) * penalty, rtol=1e-5)
+        np.testing.assert_allclose(array(log_probs).sum(1), array(own) * penalty, rtol=1e-5)
 
 
 def test_scorer_knows_what_may_not_be_produced(model):
     target = np.array([[21, 1, 0], [5, 6, 1]], "int32")  # 21 is a row beyond the pieces
-    log_prob, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
-    assert array(log_prob)[0] <= IMPOSSIBLE / 2 < array(log_prob)[1]
+    log_probs, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
+    assert array(log_probs)[0, 0] <= IMPOSSIBLE / 2 < array(log_probs)[0, 1]
+    assert array(log_probs)[1].min() > IMPOSSIBLE / 2
+
+
+def test_scorer_takes_each_token_by_teacher_forcing(model):
+    target = np.array([[5, 6, 1], [7, 1, 0]], "int32")
+    log_probs, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
+    expected = log_softmax(array(model(SOURCE, target))[:, :, 1:20])  # of the tokens 1 ... 19
+    for row, column in zip(*target.nonzero(), strict=True):
+        token = target[row, column] - 1
+        assert array(log_probs)[row, column] == pytest.approx(
+            expected[row, column, token], rel=1e-4
+        )
+    assert array(log_probs)[1, 2] == 0
 
 
 def test_padding_of_a_target_does_not_change_its_score(model):
@@ -202,8 +216,8 @@ def test_padding_of_a_target_does_not_change_its_score(model):
     score = make_scorer(model, 0.6, PIECES)
     alone = score(SOURCE[1:, :3], target[1:, :2])
     wide = score(SOURCE, np.pad(target, ((0, 0), (0, 3))))
-    for one, all_ in zip(alone, wide, strict=True):
-        np.testing.assert_allclose(array(one)[0], array(all_)[1], rtol=1e-5)
+    np.testing.assert_allclose(array(alone[0])[0], array(wide[0])[1, :2], rtol=1e-5)
+    np.testing.assert_allclose(array(alone[1])[0], array(wide[1])[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -296,3 +310,84 @@ def test_graph_whose_cache_grows_equals_eager_with_one_of_full_length(model, gra
 def test_empty_batch_gives_an_empty_result(graph_decoder, shape):
     ids, scores = graph_decoder(n_best=2)(np.zeros(shape, "int32"))
     assert ids.shape[:2] == scores.shape == (0, 2)
+
+
+# Several models, prefixes, samples
+
+
+@pytest.mark.slow
+def test_a_model_twice_is_the_model(model):
+    config = Decode(3, 0.6, 4)
+    alone = make_decoder(model, config, PIECES, EOS, n_best=3)(SOURCE)
+    twice = make_decoder(model, config, PIECES, EOS, n_best=3, others=[model])(SOURCE)
+    assert (array(alone[0]) == array(twice[0])).all()
+    np.testing.assert_allclose(array(alone[1]), array(twice[1]), rtol=1e-4)
+
+
+def test_two_models_score_by_the_mean_of_their_probabilities(model, build):
+    other = build(seed=2)
+    decode = make_decoder(model, Decode(3, 0.6, 4), PIECES, EOS, others=[other])
+    ids, scores = decode(SOURCE)
+    target = array(ids)[:, 0]
+    log_probs = [array(make_scorer(m, 0.6, PIECES)(SOURCE, target)[0]) for m in (model, other)]
+    mean = np.log((np.exp(log_probs[0]) + np.exp(log_probs[1])) / 2)  # log 1 = 0 for PAD
+    penalty = ((5 + (target != PAD).sum(1)) / 6) ** 0.6
+    np.testing.assert_allclose(array(scores)[:, 0], mean.sum(1) / penalty, rtol=1e-4)
+
+
+PREFIX = np.array([[7, 5, 6], [0, 0, 0]], "int32")
+
+
+def test_outputs_begin_with_their_prefix_and_score_it(model, decoded):
+    decode = make_decoder(model, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    ids, scores = (array(values) for values in decode(SOURCE, PREFIX))
+    assert (ids[0, :, :3] == PREFIX[0]).all()
+    assert len({tuple(row) for row in ids[0].tolist()}) == 3
+    free = best(ids[1:], scores[1:])[0]  # the other row has no prefix
+    assert free[0] == best(*decoded)[1][0]
+    for i in range(3):
+        _, own = make_scorer(model, 0.6, PIECES)(SOURCE, ids[:, i])
+        np.testing.assert_allclose(array(own), scores[:, i], rtol=1e-4)
+
+
+def test_a_prefix_may_be_longer_than_the_limit(model):
+    prefix = np.full((2, 12), 7, "int32")
+    ids, _ = make_decoder(model, Decode(2, 0.6, 0), PIECES, EOS)(SOURCE, prefix)
+    assert [row for (row, _) in best(ids, np.zeros((2, 1)))] == [[7] * 12 + [EOS]] * 2
+
+
+def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None):
+    decode = make_sampler(model, Decode(3, 0.6, 4), PIECES, EOS, Sampling(topk, temperature))
+    prefix = np.zeros((len(source), 0), "int32") if prefix is None else prefix
+    return decode(source, prefix, keras.ops.convert_to_tensor(draws.astype("float32")))
+
+
+def greedy(model, row, most):
+    """Follow the likeliest piece, EOS too, through the logits of teacher forcing."""
+    ids = []
+    while EOS not in ids:
+        target = np.array([ids + [PAD] * (most + 1 - len(ids))], "int32")
+        logits = array(model(row[None], target))[0, len(ids)]
+        ids.append(EOS if len(ids) == most - 1 else int(np.argmax(logits[1:20])) + 1)
+    return ids
+
+
+@pytest.mark.parametrize(
+    "settings", [(1, 1.0), pytest.param((0, 0.01), marks=pytest.mark.slow)], ids=str
+)
+def test_one_token_to_draw_from_is_greedy(model, settings):
+    rows = hypotheses(*sampled(model, np.random.default_rng(1).random((2, 20, 3)), *settings))
+    for row, source in zip(rows, SOURCE, strict=True):
+        length = (source != PAD).sum()
+        assert [ids for ids, _ in row] == [greedy(model, source[:length], length + 4)] * 3
+
+
+def test_samples_depend_on_their_own_draws_alone_and_score_as_the_search(model):
+    draws = np.random.default_rng(3).random((2, 20, 3))
+    ids, scores = together = sampled(model, draws, prefix=PREFIX)
+    alone = sampled(model, draws[1:], source=SOURCE[1:, :3])
+    assert [ids for ids, _ in hypotheses(*alone)[0]] == [i for i, _ in hypotheses(*together)[1]]
+    assert (array(ids)[0, :, :3] == PREFIX[0]).all()
+    for i in range(3):
+        _, own = make_scorer(model, 0.6, PIECES)(SOURCE, array(ids)[:, i])
+        np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)

@@ -107,7 +107,7 @@ def test_scores_that_are_not_of_translations():
 def test_the_command(tmp_path, monkeypatch, capsys):
     config.save(config.resolve("toy_ende"), tmp_path / "config.yaml")
     (tmp_path / "results.json").write_text(json.dumps({"cost": spent("CPU")}))
-    monkeypatch.setattr(evaluate, "_score_run", lambda given: SCORES)
+    monkeypatch.setattr(evaluate, "_score_run", lambda given, path: SCORES)
     monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", "--table2"])
     evaluate.main()
     assert capsys.readouterr().out.splitlines() == listing("toy_ende", device="CPU")

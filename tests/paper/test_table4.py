@@ -66,7 +66,7 @@ def test_scores_that_are_not_of_parses():
 def printed(tmp_path, monkeypatch, capsys):
     """Return a function that runs `evaluate` on SCORES and returns (status, stdout, stderr)."""
     config.save(config.resolve("toy_parsing"), tmp_path / "config.yaml")
-    monkeypatch.setattr(evaluate, "_score_run", lambda given: SCORES)
+    monkeypatch.setattr(evaluate, "_score_run", lambda given, path: SCORES)
 
     def printed(*flags):
         monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", *flags])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from paths import ROOT
 
-from pipelines.batching import Batching
+from pipelines.batching import Batching, small_batches
 from pipelines.shards import EncodedSplit
 
 BUDGET = 300
@@ -174,7 +174,7 @@ def test_a_finished_epoch_has_no_batch_left(split):
 READER = """
 import hashlib, os, signal, sys
 import numpy as np
-from pipelines.batching import Batching
+from pipelines.batching import Batching, small_batches
 from pipelines.shards import EncodedSplit
 directory, epoch, first, count = sys.argv[1], *map(int, sys.argv[2:])
 batching = Batching(
@@ -213,3 +213,16 @@ def test_killed_readers_see_together_what_one_reader_sees(tmp_path):
     assert len(whole) == 3 * size == len(set(whole))
     parts = read(0, 0, 5) + read(0, 5, size - 5) + read(0, size, size + 1) + read(2, 1, 0)
     assert parts == whole
+
+
+@pytest.mark.parametrize("budget", [1, 20, 300])
+def test_small_batches_hold_every_pair_once_within_the_budget(split, budget):
+    found = []
+    for source, target in small_batches(split, budget):
+        assert max(source.size, target.size) <= budget or len(source) == 1
+        pairs = source[:, 0] - 2
+        wanted = split.padded(pairs, source.shape[1], target.shape[1])
+        np.testing.assert_array_equal(source, wanted[0])
+        np.testing.assert_array_equal(target, wanted[1])
+        found += pairs.tolist()
+    assert sorted(found) == list(range(len(split)))

@@ -186,6 +186,42 @@ def test_run_resumes_in_a_shared_directory_of_another_vocabulary(tmp_path, text)
     assert len(list(Path(shared).glob("prepared/train-*"))) == 2
 
 
+@pytest.mark.parametrize("file", ["", "vocabulary.model"])
+def test_vocabulary_of_another_run(tmp_path, text, monkeypatch, file):
+    first = corpus(tmp_path / "first", text)
+    begin(first)
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    monkeypatch.setattr(Vocabulary, "learn", not_again)
+    shared = str(tmp_path / "shared")
+    given = text | {"vocabulary": str(tmp_path / "first" / file), "prepared_dir": shared}
+    second = corpus(tmp_path / "second", given, vocabulary_size=999)
+    assert second.train().manifest["vocabulary"] == first.vocabulary.fingerprint
+    begin(second)
+    shutil.rmtree(tmp_path / "first")  # a run that has begun has its own copy
+    assert len(corpus(tmp_path / "second", given, vocabulary_size=999).train()) > 40
+
+    with pytest.raises(BadInput, match=r"given_vocabulary: None \(there [0-9a-f']+"):
+        corpus(tmp_path / "third", text, vocabulary_size=999, prepared_dir=shared).train()
+    with pytest.raises(BadInput, match=r"--vocabulary=.* cannot be read \(No such file"):
+        corpus(tmp_path / "fourth", given).train()
+
+
+def test_runs_with_other_filters_have_other_splits(tmp_path, text):
+    for side in ("source_files", "target_files"):
+        write(Path(text[side][0]), Path(text[side][0]).read_text().splitlines() * 2)
+    shared = {"prepared_dir": str(tmp_path / "shared")}
+    plain = corpus(tmp_path / "plain", text | shared).train()
+    with pytest.raises(BadInput, match=r"drop_duplicates: True \(there False\)"):
+        corpus(tmp_path / "filtered", text | shared, drop_duplicates=True).train()
+    of = corpus(tmp_path / "filtered", text, drop_duplicates=True)
+    filtered = of.train()
+    assert len(filtered) + filtered.manifest["dropped"]["repeated"] == len(plain)
+    assert len(filtered) < 0.7 * len(plain)
+    assert of._train_directory != corpus(tmp_path / "filtered", text)._train_directory
+    dev, same = (of.held_out("dev"), corpus(tmp_path / "plain", text).held_out("dev"))
+    assert len(dev) == len(same)
+
+
 def test_text_in_another_order_is_prepared_anew(tmp_path, text):
     """The vocabulary of the reordered text is the same."""
     first = corpus(tmp_path / "run", text)

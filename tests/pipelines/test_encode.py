@@ -17,6 +17,7 @@ from paths import ROOT
 from pipelines import encode, storage
 from pipelines.encode import block_fingerprint, encode_split, fetch_split, find_manifest
 from pipelines.errors import BadInput
+from pipelines.filters import Filters
 from pipelines.shard_files import MANIFEST, Damaged, npy
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
@@ -128,6 +129,51 @@ def test_manifest_sums_up_all_shards(tmp_path, vocabulary, monkeypatch):
     assert one["dropped"]["with an empty side"] == 2
     assert many.manifest["shards"] == len(many.manifest["bytes"]) == 6
     assert many.lengths.dtype == np.int32
+
+
+FILTERS = Filters(max_ratio=2.0, drop_duplicates=True, drop_copies=True)
+
+
+def test_filters_drop_count_and_report_what_they_find(tmp_path, vocabulary):
+    unequal = [{"source": "cat", "target": "Katze " * 9}, {"source": "dog " * 9, "target": "Hund"}]
+    copy = {"source": "dog", "target": "dog"}
+    pairs = [*PAIRS, *unequal, copy, {"source": "", "target": ""}, *PAIRS[1:], copy]
+    encode_split(lambda: pairs, vocabulary, 99, tmp_path, FILTERS)
+    prepared = EncodedSplit.load(tmp_path)
+    assert sentences(prepared, 1) == vocabulary.encode([pair["target"] for pair in PAIRS])
+    assert prepared.report().endswith(
+        "dropped: 1 with an empty side, 2 with a length ratio above 2, 2 copied from source to "
+        "target, 2 repeated"
+    )
+    assert made(pairs, vocabulary, 99, tmp_path).manifest["dropped"] == {  # off again
+        "with an empty side": 1,
+        "longer than 99 pieces": 0,
+    }
+
+
+def test_ratio_at_its_limit_is_kept(tmp_path, vocabulary):
+    pair = {"source": "The cat sees the dog.", "target": "Die Katze"}
+    source, target = map(len, vocabulary.encode([pair["source"], pair["target"]]))
+    assert source > target
+    encode_split(lambda: [pair], vocabulary, 99, tmp_path, Filters(max_ratio=source / target))
+    below = Filters(max_ratio=source / target - 0.01)
+    with pytest.raises(BadInput, match="1 with a length ratio above"):
+        encode_split(lambda: [pair], vocabulary, 99, tmp_path, below)
+
+
+def test_duplicates_are_found_across_shards_and_after_a_change_before_them(
+    tmp_path, vocabulary, monkeypatch
+):
+    """The third shard's text stays, but with another first shard it holds no repeated pair."""
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 3)
+    first, second, third = PAIRS, MANY[:3], [PAIRS[2], MANY[1], MANY[9]]
+    encode_split(lambda: first + second + third, vocabulary, 99, tmp_path, FILTERS)
+    prepared = EncodedSplit.load(tmp_path)
+    kept = [pair["source"] for pair in [*first, *second, MANY[9]]]
+    assert sentences(prepared, 0) == vocabulary.encode(kept)
+    changed = MANY[20:26]
+    encode_split(lambda: changed + third, vocabulary, 99, tmp_path, FILTERS)
+    assert EncodedSplit.load(tmp_path).manifest["dropped"]["repeated"] == 0
 
 
 def test_fingerprint_tells_texts_apart():

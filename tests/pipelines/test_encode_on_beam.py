@@ -9,6 +9,7 @@ from pipelines import storage
 from pipelines.encode import encode_split
 from pipelines.encode_on_beam import encode_split_on_beam
 from pipelines.errors import BadInput
+from pipelines.filters import Filters
 from pipelines.shard_files import MANIFEST
 from pipelines.vocabulary import Vocabulary
 
@@ -31,10 +32,12 @@ def contents(directory):
 
 
 def test_files_are_those_of_encode_split(tmp_path, vocabulary):
-    manifest = encode_split_on_beam(lambda: PAIRS, vocabulary, 99, str(tmp_path / "beam"), LOCAL)
-    assert manifest == encode_split(lambda: PAIRS, vocabulary, 99, tmp_path / "here")
-    assert contents(tmp_path / "beam") == contents(tmp_path / "here")
-    assert manifest["shards"] == 7
+    pairs, filters = PAIRS + PAIRS[:20], Filters(drop_duplicates=True)
+    beam, here = tmp_path / "beam", tmp_path / "here"
+    manifest = encode_split_on_beam(lambda: pairs, vocabulary, 99, str(beam), LOCAL, filters)
+    assert manifest == encode_split(lambda: pairs, vocabulary, 99, here, filters)
+    assert contents(beam) == contents(here)
+    assert (manifest["shards"], manifest["pairs"], manifest["dropped"]["repeated"]) == (9, 50, 20)
 
 
 def test_resumes_where_it_was_stopped(tmp_path, vocabulary):

@@ -159,7 +159,7 @@ def test_summary_of_a_shard(split, vocabulary, examples):
 
     def read():
         summary = encode.make_shard(
-            (1, PAIRS[2:]), vocabulary=vocabulary, max_length=20, directory=str(split)
+            (1, PAIRS[2:], []), vocabulary=vocabulary, max_length=20, directory=str(split)
         )
         assert summary["bytes"] == good["bytes"]
         assert summary["checksums"] == good["checksums"]

@@ -412,3 +412,47 @@ def test_too_small_a_size_names_one_that_works(size):
 def test_learning_from_no_text_is_bad_input(sentences):
     with pytest.raises(BadInput, match="no text to learn from"):
         Vocabulary.learn(sentences, SIZE)
+
+
+FITTING = {
+    **{"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
+    **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"normalization_rule_name": "nmt_nfkc_cf"}, None),
+        ({"pad_id": -1, "eos_id": 2, "unk_id": 0, "bos_id": 1}, r"have the ids \(-1, 2, 0, 1\)"),
+        ({"byte_fallback": False, "vocab_size": 80}, "ids 3 to 258 are not the pieces of the 256"),
+        ({"user_defined_symbols": ["<mask>"]}, "ids 3 to 258 are not the pieces of the 256"),
+        ({"model_type": "unigram"}, "not byte-pair encoding, whose scores"),
+        ({"split_by_whitespace": False, "vocab_size": 400}, "reaches across a space"),
+        ({"add_dummy_prefix": False}, "the spaces of a text decide"),
+        ({"remove_extra_whitespaces": False}, "the spaces of a text decide"),
+    ],
+)
+def test_a_foreign_model_fits_or_is_refused_with_the_reason(tmp_path, changes, reason):
+    path = tmp_path / "foreign.model"
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter((ENGLISH + GERMAN) * 3),
+            model_writer=file,
+            minloglevel=2,
+            **FITTING | changes,
+        )
+    if reason is None:
+        vocabulary = Vocabulary.given(path)
+        for text in [*ODD, *GERMAN]:
+            assert vocabulary.encode_flat([text])[0].tolist() == vocabulary.encode([text])[0]
+    else:
+        with pytest.raises(BadInput, match=rf"--vocabulary=.*{reason}.*; wanted .*--bos_id=-1"):
+            Vocabulary.given(path)
+
+
+def test_a_file_that_is_no_model_is_refused(tmp_path):
+    (tmp_path / "text").write_text("Guten Tag")
+    with pytest.raises(BadInput, match="not a model of sentencepiece, or damaged; wanted"):
+        Vocabulary.given(tmp_path / "text")

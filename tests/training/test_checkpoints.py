@@ -11,8 +11,14 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from t2t_repro.config import Train
 from t2t_repro.training.checkpoint_files import CheckpointFiles
-from t2t_repro.training.checkpoints import Checkpoints, average_last
+from t2t_repro.training.checkpoints import (
+    Checkpoints,
+    average_last,
+    restore_best,
+    restore_step,
+)
 from t2t_repro.training.optimizer import make_optimizer
+from t2t_repro.training.score_history import ScoreHistory
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,36 @@ def test_average_is_the_mean_of_the_last_n(model, saved, last, mean):
 def test_fewer_than_n_are_all_averaged(model, saved):
     assert len(average_last(model, saved, 20)) == 4
     assert held(model) == pytest.approx((1 + 2 + 4 + 8) / 4)
+
+
+def test_the_best_are_kept_beside_the_last_and_not_averaged_with_them(model, saved):
+    checkpoints = checkpoints_of(model, saved, keep=2)
+    checkpoints.restore_latest()
+    checkpoints.best = [10]
+    fill(model, 16)
+    checkpoints.save(50)
+    assert checkpoints.steps == (10, 40, 50)
+    assert average_last(model, saved, 5, keep=2) == ("step-40", "step-50")
+    assert held(model) == pytest.approx((8 + 16) / 2)
+    for step in (40, 50):
+        os.truncate(saved / f"step-{step}.data-00000-of-00001", 100)
+    assert average_last(model, saved, 5, keep=2) == ("step-10",)
+
+
+def test_one_checkpoint_by_its_step_or_its_score(model, saved, capsys):
+    scores = ScoreHistory(saved)
+    assert "none of its checkpoints has a dev score" in refusal(restore_best, model, saved)
+    for step, value in ((5, 9.0), (10, 4.0), (20, 7.0), (30, 8.0)):
+        scores.add(step, {"sacrebleu": value})
+    assert restore_best(model, saved) == ("step-30",)
+    assert restore_step(model, saved, 10) == ("step-10",)
+    assert held(model) == pytest.approx(1)
+    assert "no checkpoint of step 5; there are 10, 20, 30" in refusal(restore_step, model, saved, 5)
+    os.truncate(saved / "step-30.data-00000-of-00001", 100)
+    assert "step-30: damaged (" in refusal(restore_step, model, saved, 30)
+    assert "step-30: damaged (" in refusal(restore_best, model, saved, True)
+    assert restore_best(model, saved) == ("step-20",)
+    assert capsys.readouterr().err.endswith("used instead: step-20\n")
 
 
 def test_run_that_was_moved_is_averaged(model, saved):

@@ -17,19 +17,23 @@ import pytest
 import tensorflow as tf
 from paths import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
 
 from pipelines.batching import Batching
 from pipelines.encode import encode_split
 from pipelines.errors import BadInput
 from pipelines.shards import EncodedSplit
+from pipelines.stream import Stream, TabSeparatedFiles, choose, sample
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro import experiment
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.checkpoints import average_last
 from t2t_repro.training.divergence import Divergence
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
+from t2t_repro.training.profile import Profile
 from t2t_repro.training.skipped_steps import SkippedSteps
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
@@ -94,13 +98,16 @@ def train(
     stop_at=None,
     check_in_place=lambda: None,
     alter=lambda trainer, numbers: numbers,
+    score=lambda step: None,
+    batches_of=batches_of,
     **changes,
 ):
     """Run a Loop on a new model and return its record; SIGINT arrives in step `stop_at`.
 
     `seed` determines only the weights and dropout; the configuration determines the order of the
     data. A resumed run gets another seed, so that its state can only come from the checkpoint.
-    `alter(trainer, numbers)` returns other numbers for a step that has been made.
+    `alter(trainer, numbers)` returns other numbers for a step that has been made, and `score(step)`
+    the dev scores of a checkpoint.
     """
     config = config_with(**changes)
     run = Run([], [], [], [])
@@ -119,7 +126,8 @@ def train(
 
     trainer.step = recording
     loop = Loop(
-        *(trainer, config, batches_of(data), directory, run.report, run.validated.append),
+        *(trainer, config, batches_of(data), directory, run.report),
+        lambda step: run.validated.append(step) or score(step),
         check_in_place,
     )
     try:
@@ -186,6 +194,65 @@ def test_run_that_falls_back_ends_like_an_uninterrupted_one(data, uninterrupted,
     assert (tmp_path / "damaged-step-5.index").exists()
 
 
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Return 1,000 pairs in two files, their vocabulary, and the same pairs encoded."""
+    folder, pairs = tmp_path_factory.mktemp("text"), list(islice(toy_ende.examples("train"), 1000))
+    for number in range(2):
+        lines = (f"{p['source']}\t{p['target']}\n" for p in pairs[number::2])
+        (folder / f"{number}.tsv").write_text("".join(lines), encoding="utf-8")
+    vocabulary = Vocabulary.learn((text for pair in pairs for text in pair.values()), 400)
+    encode_split(lambda: pairs, vocabulary, 256, folder / "train")
+    files = TabSeparatedFiles(tuple((str(path),) for path in sorted(folder.glob("*.tsv"))))
+    return files, vocabulary, EncodedSplit.load(folder / "train")
+
+
+BUDGET = {"tokens_per_batch": 8000, "max_shapes": 8, "count_padding": True}
+
+
+def planned(text, seed=1):
+    """Return the batches of `text` from a plan."""
+    return Batching(text[2], seed=seed, **BUDGET)
+
+
+def streamed(text, seed=1):
+    """Return the batches of `text` from its files."""
+    files, vocabulary, _ = text
+    lengths = sample(files, vocabulary.graph_encoder(), seed, 256)
+    buckets = choose(lengths, max_length=256, **BUDGET)
+    return Stream(files, buckets, vocabulary.graph_encoder(), max_length=256, seed=seed)
+
+
+@pytest.mark.slow
+def test_resumed_stream_repeats_and_loses_nothing(text, tmp_path):
+    """Bit for bit, when killed in the second epoch: the checkpoint of step 10 is a good one."""
+    how = {"batches_of": streamed, "train_steps": 16, "checkpoint_steps": 10}
+    whole = train(text, tmp_path / "whole", **how)
+    shutil.rmtree(tmp_path / "whole")
+    train(text, tmp_path, stop_at=12, **how)
+    last = tmp_path / "step-12.data-00000-of-00001"
+    os.truncate(last, last.stat().st_size // 3)
+    resumed = train(text, tmp_path, **how)
+    assert resumed.batches == whole.batches[10:]
+    seen = [row for source, _ in whole.batches for row in source]
+    assert 1000 < len(seen) < 3000  # the second epoch has begun
+    for resumed_weight, weight in zip(resumed.weights, whole.weights, strict=True):
+        np.testing.assert_array_equal(resumed_weight, weight)
+
+
+@pytest.mark.slow
+def test_a_stream_is_learnt_like_a_plan(text, tmp_path):
+    """The loss after 60 updates is one that another seed could have led to."""
+
+    def loss(batches_of, seed):
+        how = {"batches_of": partial(batches_of, seed=seed), "train_steps": 60, "warmup_steps": 30}
+        run = train(text, tmp_path / f"{batches_of.__name__}-{seed}", seed, **how)
+        return np.mean([values["loss"] for _, values in run.reports[-20:]])
+
+    seeds = [loss(planned, seed) for seed in (1, 2, 3)]
+    assert abs(loss(streamed, 1) - np.mean(seeds)) < 3 * np.std(seeds, ddof=1)
+
+
 def test_nothing_is_saved_where_the_work_directory_has_vanished(data, tmp_path):
     def vanished():
         raise BadInput("gone")
@@ -239,6 +306,57 @@ def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
 def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     train(data, tmp_path, train_steps=4, checkpoint_steps=0, checkpoint_minutes=minutes)
     assert saved_steps(tmp_path) == steps
+
+
+def test_the_best_and_the_early_end_survive_a_stop(data, tmp_path, capsys):
+    flags = {"train_steps": 20, "checkpoint_steps": 1, "keep_checkpoints": 1, "eval_share": 1.0}
+    flags |= {"keep_best": 2, "early_stopping": 3}
+
+    def score(step):
+        return {"sacrebleu": {1: 5.0, 2: 9.0, 4: 7.0, 5: 8.0, 6: 6.0}[step]}
+
+    train(data, tmp_path, stop_at=3, score=score, **flags)
+    assert saved_steps(tmp_path) == [1, 2, 3]
+    run = train(data, tmp_path, score=score, **flags)
+    assert run.validated == [4, 5, 6]
+    assert saved_steps(tmp_path) == [2, 5, 6]
+    assert (
+        "no gain in the last 3 dev scores over sacrebleu 9.00 at step 2" in capsys.readouterr().err
+    )
+    assert not train(data, tmp_path, score=score, **flags).batches
+
+
+@pytest.mark.slow
+def test_moving_averages_are_what_is_scored_saved_and_resumed(data, tmp_path):
+    flags, scored = {"train_steps": 5, "ema": 0.75}, []
+    history = []
+
+    def watch(trainer, numbers):
+        history.append([weight.numpy() for weight in trainer.model.weights])
+        scored[:] = [trainer.model]
+        return numbers
+
+    def score(step):
+        history.append([weight.numpy() for weight in scored[0].weights])
+
+    whole = train(data, tmp_path / "whole", alter=watch, score=score, **flags)
+    *updates, at_score = history
+    average = updates[0]
+    for weights in updates[1:]:
+        average = [0.75 * old + 0.25 * new for old, new in zip(average, weights, strict=True)]
+    train(data, tmp_path / "parts", stop_at=2, **flags)
+    parts = train(data, tmp_path / "parts", seed=9, **flags)
+    saved = []
+    for name in ("whole", "parts"):
+        average_last(scored[0], tmp_path / name, 1)
+        saved.append([weight.numpy() for weight in scored[0].weights])
+    for expected, *same in zip(average, at_score, *saved, strict=True):
+        np.testing.assert_allclose(same[0], expected, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(same[1], same[0])
+        np.testing.assert_array_equal(same[2], same[0])
+    for one, other, last in zip(whole.weights, parts.weights, updates[-1], strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(one, last)
 
 
 @pytest.mark.slow
@@ -428,10 +546,11 @@ class Child:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Return the work directory of a run of 3 steps."""
+    """Return the work directory of a run of 3 steps, of which the last two are profiled."""
     workdir = tmp_path_factory.mktemp("finished") / "run"
     config = config_with(train_steps=3, checkpoint_steps=2, dropout=0.1)
-    experiment.make_loop(experiment.build(config, Workdir(workdir), default_strategy())).run()
+    loop = experiment.make_loop(experiment.build(config, Workdir(workdir), default_strategy()))
+    loop.run(profile=Profile(workdir, 2, 100))
     return workdir
 
 
@@ -509,6 +628,7 @@ def events(finished):
         ("train/peak_share", [1, 2, 3], 1e-9, 1),
         ("train/gradient_norm", [1, 2, 3], 1e-3, 100),
         ("train/gradient_norm_max", [1, 2, 3], 1e-3, 100),
+        ("train/weight_norm", [1, 2, 3], 1, 1000),
         ("train/skipped_steps", [1, 2, 3], 0, 0),
         ("train/padding_share", [1, 2, 3], 0, 0.5),
         ("train/input_share", [1, 2, 3], 0, 1),
@@ -526,6 +646,27 @@ def test_tensorboard_has_the_numbers(events, tag, steps, low, high):
 def test_learning_rate_in_tensorboard_rises_during_warmup(events):
     first, second, _ = (value for _, value in events["train/learning_rate"])
     assert second > first
+
+
+def test_tensorboard_has_the_shapes_of_the_batches(events):
+    _, buckets = events["train/batch_rows"][0]  # [bins, (low, high, count)]
+    assert buckets[:, 2].sum() == 1
+    assert buckets[0, 0] >= 9  # a batch has at least 9 rows
+
+
+def test_tensorboard_compares_runs_by_their_settings(finished):
+    accumulator = EventAccumulator(str(finished)).Reload()
+    plugin = accumulator.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    values = plugin_data_pb2.HParamsPluginData.FromString(plugin.content).session_start_info.hparams
+    assert values["problem"].string_value == "toy_ende"
+    assert values["dropout"].number_value == 0.1
+    (text,) = accumulator.Tensors("config")[0].tensor_proto.string_val
+    assert b"    dropout: 0.1\n" in text
+
+
+def test_steps_are_profiled_for_tensorboard(finished):
+    (profile,) = finished.glob("plugins/profile/*/*.xplane.pb")
+    assert profile.stat().st_size > 0
 
 
 def test_tensorboard_has_translations_to_read(events):

@@ -40,6 +40,7 @@ from wmt_archives import (
 
 from pipelines.errors import BadInput
 from pipelines.sources import tfds_source, wmt
+from pipelines.stream import read as read_records
 from t2t_repro import config
 from t2t_repro.problems import PROBLEMS
 from t2t_repro.scoring import bleu
@@ -624,3 +625,17 @@ def test_train(prepared, tmp_path, languages):
         text = list(read(split, prepared(languages), languages))
         assert manifest["pairs"] + sum(manifest["dropped"].values()) == len(text) > 1000
     assert (tmp_path / "run/checkpoints/step-2.index").exists()
+
+
+@pytest.mark.parametrize("languages", ["de-en", "fr-en"])
+def test_streamed_records_are_the_examples(prepared, languages):
+    directory = str(prepared(languages))
+    run = config.resolve(
+        {"de-en": "wmt14_ende", "fr-en": "wmt14_enfr"}[languages], overrides={"data_dir": directory}
+    )
+    text = PROBLEMS[run.problem].training_files(run)
+    sides = next(iter(read_records(text, seed=1).batch(1_000_000)))
+    streamed = zip(*(side.numpy().tolist() for side in text.parse(sides)), strict=True)
+    pairs = read("train", directory, languages)
+    expected = [(pair["source"].encode(), pair["target"].encode()) for pair in pairs]
+    assert sorted(streamed) == sorted(expected)

@@ -1,0 +1,28 @@
+"""Links of words from weights between pieces."""
+
+import numpy as np
+
+from t2t_repro.decoding.aligner import _links
+
+
+def test_a_target_word_is_linked_with_the_source_word_that_its_pieces_look_at_most():
+    # Source words 0 and 1 have two pieces and one, target words 0 and 2 two and one; word 1 has
+    # none. The last row and column belong to EOS.
+    weights = np.array(
+        [
+            [0.3, 0.3, 0.4, 0.0],  # the word of two pieces gets 0.6
+            [0.2, 0.2, 0.6, 0.0],  # together 1.0 of word 0, and 1.0 - 1e-3 of word 1
+            [0.1, 0.1, 0.2, 0.6],  # a tie, which the first word wins; EOS is no word
+            [0.0, 0.0, 1.0, 0.0],
+        ]
+    )
+    weights[1, 2] -= 1e-3
+    assert _links(weights, np.array([0, 0, 1]), np.array([0, 0, 2])) == [(0, 0), (0, 2)]
+    weights[0, 2] += 0.01
+    assert _links(weights, np.array([0, 0, 1]), np.array([0, 0, 2])) == [(1, 0), (0, 2)]
+
+
+def test_without_words_there_are_no_links():
+    none, some = np.array([], int), np.array([0, 1])
+    weights = np.ones((3, 3))
+    assert _links(weights, none, some) == _links(weights, some, none) == []

@@ -1,0 +1,98 @@
+"""A Transformer as a folder in KerasHub's layout: written, read, and refused when it is damaged."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro.model.preset import CONFIG, METADATA, WEIGHTS
+from t2t_repro.model.table1_layers import RestrictedSelfAttention
+from t2t_repro.model.transformer import Transformer
+
+SOURCE = np.array([[8, 3, 1, 0, 0], [5, 9, 17, 4, 1]], "int32")
+TARGET = np.array([[6, 11, 1, 0], [7, 22, 12, 1]], "int32")
+
+
+def logits(model):
+    return keras.ops.convert_to_numpy(model(SOURCE, TARGET))
+
+
+@pytest.fixture
+def restricted(build):
+    layer = RestrictedSelfAttention(4, d_model=12, num_heads=3, d_k=5, d_v=7, dropout=0.25)
+    return Transformer(build().config, dtype="mixed_bfloat16", self_attention=layer, name="mine")
+
+
+@pytest.fixture(scope="module")
+def saved(build, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("preset")
+    build(learned_positions=7).save_to_preset(directory)
+    return directory
+
+
+@pytest.fixture
+def preset(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "preset")
+
+
+@pytest.mark.slow
+def test_the_same_model_comes_back(build, restricted, tmp_path):
+    for number, model in enumerate((build(learned_positions=7), restricted)):
+        model.save_to_preset(tmp_path / str(number))
+        other = Transformer.from_preset(tmp_path / str(number))
+        assert other.get_config() == model.get_config()
+        np.testing.assert_array_equal(logits(other), logits(model))
+
+
+def test_the_layout_is_kerashubs(preset):
+    """Keras's own functions, which KerasHub calls, make the model from the folder."""
+    assert {path.name for path in preset.iterdir()} == {CONFIG, METADATA, WEIGHTS}
+    described = json.loads((preset / CONFIG).read_text())
+    model = keras.saving.deserialize_keras_object(described)
+    model.load_weights(preset / WEIGHTS)
+    np.testing.assert_array_equal(logits(model), logits(Transformer.from_preset(preset)))
+    metadata = json.loads((preset / METADATA).read_text())
+    assert metadata["parameter_count"] == model.count_params()
+
+
+def changed(preset, change):
+    described = json.loads((preset / CONFIG).read_text())
+    change(described)
+    (preset / CONFIG).write_text(json.dumps(described))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.update(registered_name="keras>Lambda"), "a keras>Lambda; wanted a t2t_repro>"),
+        (lambda d: d.pop("config"), "'config'"),
+        (lambda d: d["config"]["config"].update(num_layers="two"), "wanted a whole number"),
+        (lambda d: d["config"]["config"].update(d_ff=200_000), "bytes, too few for"),
+        (lambda d: d["config"].update(dtype={"config": {"name": "int8"}}), "wanted float32 or"),
+        (
+            lambda d: d["config"].update(
+                self_attention={"registered_name": "os>system", "module": "os", "config": {}}
+            ),
+            "no layer os>system",
+        ),
+        (lambda d: d["config"]["config"].update(d_ff=19), "model.weights.h5"),
+    ],
+)
+def test_a_config_that_cannot_be_used(preset, change, words):
+    changed(preset, change)
+    with pytest.raises(BadInput, match=words):
+        Transformer.from_preset(preset)
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_a_file_that_is_damaged_or_missing(preset, name):
+    whole = (preset / name).read_bytes()
+    (preset / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match="not a usable preset"):
+        Transformer.from_preset(preset)
+    (preset / name).unlink()
+    with pytest.raises(BadInput, match=f"not a usable preset .{name}"):
+        Transformer.from_preset(preset)

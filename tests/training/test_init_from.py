@@ -1,0 +1,83 @@
+"""A run that starts from another one: its weights, its vocabulary, and then its own way."""
+
+import shutil
+from itertools import islice
+
+import commands
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.toy import toy_ende
+
+pytestmark = pytest.mark.slow
+SIZE = [
+    *("--problem=parallel_text", "--num_layers=1", "--d_model=8", "--d_ff=16", "--num_heads=2"),
+    *("--d_k=4", "--d_v=4", "--embedding_rows=none", "--vocabulary_size=400"),
+    *("--tokens_per_batch=512", "--held_out_share=0.1", "--warmup_steps=20"),
+    *("--checkpoint_steps=1", "--eval_share=1", "--eval_sentences=0", "--beam_size=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with two texts, of which "other" is learnt in 3 steps."""
+    folder = tmp_path_factory.mktemp("init_from")
+    for name, first in (("other", 0), ("own", 300)):
+        pairs = islice(toy_ende.examples("train"), first, first + 300)
+        lines = (f"{pair['source']}\t{pair['target']}\n" for pair in pairs)
+        (folder / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    assert train(folder, "other", "--train_steps=3", "--average_last=2") == 0
+    return folder
+
+
+def train(folder, name, *flags):
+    text = f"--tsv_files={folder / name}.tsv"
+    return commands.call("train", f"--workdir={folder / name}", text, *SIZE, *flags)
+
+
+def weights(folder, name, *steps):
+    """Return the mean over checkpoints of each weight, by name."""
+    readers = [
+        tf.train.load_checkpoint(str(folder / name / f"checkpoints/step-{n}")) for n in steps
+    ]
+    names = [n for n in readers[0].get_variable_to_shape_map() if n.startswith("weights/")]
+    return {n: np.mean([reader.get_tensor(n) for reader in readers], axis=0) for n in names}
+
+
+def test_weights_and_vocabulary_come_from_there_and_are_needed_once(folder, capsys):
+    flags = ("--init_from", folder / "other", "--freeze=embedding,encoder", "--ema=0.5")
+    flags = (*map(str, flags), "--keep_best=1", "--keep_checkpoints=1")
+    assert train(folder, "own", "--train_steps=2", *flags) == 0
+    for name in ("vocabulary.model", "vocabulary.vocab"):
+        assert (folder / "own" / name).read_bytes() == (folder / "other" / name).read_bytes()
+    shutil.move(folder / "other", folder / "away")
+    assert train(folder, "own", "--train_steps=4", *flags) == 0
+    before, after = weights(folder, "away", 2, 3), weights(folder, "own", 4)
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        is_frozen = "embedding" in name or "encoder_" in name
+        np.testing.assert_allclose(after[name], value, rtol=1e-6, atol=1 if not is_frozen else 0)
+        assert is_frozen or "key.Sbias" in name or np.abs(after[name] - value).max() > 1e-6
+    capsys.readouterr()
+    for checkpoint in ("best", "last", "4"):
+        run = (f"--workdir={folder / 'own'}", f"--checkpoint={checkpoint}")
+        assert commands.call("translate", *run, stdin=b"hello\n") == 0
+        assert "weights: step-" in capsys.readouterr().err
+    shutil.move(folder / "away", folder / "other")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--d_ff=20"], "another shape, d_ff 16 (here 20); give --d_ff=16"),
+        (["--freeze=encodr"], "no part is called 'encodr'; wanted some of embedding, encoder"),
+    ],
+)
+def test_what_does_not_suit_is_refused_and_leaves_no_run(folder, capsys, flags, message):
+    start = f"--init_from={folder / 'other'}"
+    shutil.copy(folder / "own.tsv", folder / "refused.tsv")
+    capsys.readouterr()
+    assert train(folder, "refused", start, *flags) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (folder / "refused" / "config.yaml").exists()
