@@ -138,7 +138,7 @@ class Data:
         False, "read and encode the training text while training, instead of preparing it first"
     )
     tokenized: bool = setting(
-        False, "multi30k_ende: use its lower-cased, tokenised files", decides_text=True
+        False, "multi30k_*: use its lower-cased, tokenised files", decides_text=True
     )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")

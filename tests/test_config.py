@@ -215,6 +215,13 @@ def test_a_problem_like_another_beats_it_and_is_beaten_by_its_variant(config_dir
     assert resolve("mine", "raw").variant == "raw"
 
 
+def test_other_languages_of_multi30k_differ_in_the_target_language_only():
+    for name, language in (("multi30k_deen", "en"), ("multi30k_enfr", "fr")):
+        for variant in ("base", "raw", "big"):
+            first, other = (flat(resolve(p, variant)) for p in ("multi30k_ende", name))
+            assert other == first | {"target_language": language}
+
+
 def test_override_keeps_what_it_does_not_name():
     before = resolve("toy_ende", "E", {"seed": 7})
     after = config.override(before, {"alpha": 1.5})
