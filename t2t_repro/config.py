@@ -2,8 +2,9 @@
 
 A configuration is built in this order, and a later source overrides an earlier one: the defaults
 below, configs/<problem>.yaml, a row of configs/table3.yaml (`--variant`), the changes that the
-problem's file makes to that row or the variant that it defines, and flags. Names are unique over
-the four groups, so a field here has the same name as its key in the YAML files and as its flag.
+problem's file makes to that row or the variant that it defines, and flags. A problem's file may say
+`like: <problem>`: that problem's file then comes before it. Names are unique over the four groups,
+so a field here has the same name as its key in the YAML files and as its flag.
 
     >>> config = resolve("multi30k_ende", variant="big", overrides={"seed": 7})
     >>> config.model.d_model, config.train.train_steps
@@ -137,7 +138,7 @@ class Data:
         False, "read and encode the training text while training, instead of preparing it first"
     )
     tokenized: bool = setting(
-        False, "multi30k_ende: use its lower-cased, tokenised files", decides_text=True
+        False, "multi30k_*: use its lower-cased, tokenised files", decides_text=True
     )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
@@ -392,6 +393,7 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
 
 
 _VARIANTS = "variants"  # key of a problem's file: {variant: the hyperparameters that it changes}
+_LIKE = "like"  # key of a problem's file: the problem whose file it starts from
 _HEAD = ("problem", "variant")  # the first keys of a saved configuration
 FIELDS = {field.name: field for _, field in fields()}
 _TYPES = {
@@ -418,9 +420,31 @@ def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
     if problem is None:
         return table
     _check_name("problem", problem, problem_names())
+    for path, values in _files(problem):
+        own = _rows(path, values.get(_VARIANTS))
+        table |= {name: table.get(name, {}) | row for name, row in own.items()}
+    return table
+
+
+def _files(problem: str) -> list[tuple[Path, dict[Any, Any]]]:
+    """Return path and content of a problem's file, and before it of the file that it is like."""
     path = config_dir() / f"{problem}.yaml"
-    own = _rows(path, yaml_files.read(path).get(_VARIANTS))
-    return table | {name: table.get(name, {}) | row for name, row in own.items()}
+    own = yaml_files.read(path)
+    if _LIKE not in own:
+        return [(path, own)]
+    like = own.pop(_LIKE)
+    try:
+        _check_name("problem", like, problem_names())
+    except BadInput as error:
+        raise BadInput(f"{path}: {_LIKE}: {error}") from None
+    first = config_dir() / f"{like}.yaml"
+    values = yaml_files.read(first)
+    if _LIKE in values:  # one step only, so no chain has to be followed and no circle can be made
+        raise BadInput(
+            f"{path}: {_LIKE}: {like}, whose own file has a line '{_LIKE}: ...'; wanted a problem "
+            "whose file has none: name that problem, or write the settings out"
+        )
+    return [(first, values), (path, own)]
 
 
 def _rows(path: Path, rows: Any) -> dict[str, dict[str, Any]]:
@@ -450,10 +474,13 @@ def resolve(
     """
     known = variants(problem)
     _check_name("variant", variant, known)
-    path = config_dir() / f"{problem}.yaml"
-    own = {name: value for name, value in yaml_files.read(path).items() if name != _VARIANTS}
-    values = _checked(own, str(path))
-    values |= _checked(known[variant], f"table3.yaml or {path}, variant {variant}")
+    values: dict[str, Any] = {}
+    origins = ["table3.yaml"]
+    for path, content in _files(problem):
+        own = {name: value for name, value in content.items() if name != _VARIANTS}
+        values |= _checked(own, str(path))
+        origins.append(str(path))
+    values |= _checked(known[variant], f"{' or '.join(origins)}, variant {variant}")
     values |= _checked(overrides or {}, "flag")
     return _build(problem, variant, values)
 

@@ -6,6 +6,7 @@ The hyperparameters of a problem are in configs/<name>.yaml.
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pipelines.errors import BadInput
@@ -63,11 +64,16 @@ def _toy(split: str, config: Config) -> Examples:
     return toy_ende.examples(split)
 
 
-def _multi30k(split: str, config: Config) -> Examples:
+def _multi30k(source: str, target: str, split: str, config: Config) -> Examples:
     from pipelines.sources import multi30k  # imports tensorflow_datasets, which takes seconds
 
-    data = config.data
-    return multi30k.examples(split, data_dir=data.data_dir, tokenized=data.tokenized)
+    return multi30k.examples(
+        split,
+        source=source,
+        target=target,
+        data_dir=config.data.data_dir,
+        tokenized=config.data.tokenized,
+    )
 
 
 def _wmt14_ende(split: str, config: Config) -> Examples:
@@ -196,7 +202,9 @@ def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
 
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
-    "multi30k_ende": Problem(_multi30k, _bleu),
+    "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu),
+    "multi30k_deen": Problem(partial(_multi30k, "de", "en"), _bleu),
+    "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu),
     "wmt14_ende": Problem(_wmt14_ende, _bleu, training_files=_wmt14_ende_files),
     "wmt14_enfr": Problem(_wmt14_enfr, _bleu, training_files=_wmt14_enfr_files),
     "parallel_text": Problem(_parallel_text, _bleu, training_files=_parallel_text_files),

@@ -161,8 +161,9 @@ def test_problem_files_list_only_what_differs():
     for name in config.problem_names():
         listed = yaml_files.read(config.config_dir() / f"{name}.yaml")
         listed.pop("variants", None)
-        same = {key for key, value in listed.items() if value == defaults()[key]}
-        assert not same, f"{name}.yaml repeats the paper's base"
+        before = flat(resolve(listed.pop("like"))) if "like" in listed else defaults()
+        same = {key for key, value in listed.items() if value == before[key]}
+        assert not same, f"{name}.yaml repeats the paper's base, or the problem that it is like"
 
 
 def test_names_are_unique_over_the_groups():
@@ -196,12 +197,29 @@ def config_dir(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("d_k: 2\nd_v: 2\nd_ff: 2\n")
     (tmp_path / "table3.yaml").write_text("base:\nrow: {d_v: 3, d_ff: 3}\n")
     monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
+    return tmp_path
 
 
 @pytest.mark.usefixtures("config_dir")
 def test_flags_beat_the_variant_beats_the_problem_beats_the_defaults():
     model = resolve("mine", "row", {"d_ff": 4}).model
     assert (model.d_model, model.d_k, model.d_v, model.d_ff) == (512, 2, 3, 4)
+
+
+def test_a_problem_like_another_beats_it_and_is_beaten_by_its_variant(config_dir):
+    (config_dir / "first.yaml").write_text("d_k: 5\nd_v: 5\nvariants: {row: {d_ff: 6}, raw: {}}\n")
+    (config_dir / "mine.yaml").write_text("like: first\nd_v: 7\nvariants: {row: {num_heads: 1}}\n")
+    base, row = (resolve("mine", variant).model for variant in ("base", "row"))
+    assert (base.d_k, base.d_v, base.d_ff, base.num_heads) == (5, 7, 2048, 8)
+    assert (row.d_k, row.d_v, row.d_ff, row.num_heads) == (5, 3, 6, 1)
+    assert resolve("mine", "raw").variant == "raw"
+
+
+def test_other_languages_of_multi30k_differ_in_the_target_language_only():
+    for name, language in (("multi30k_deen", "en"), ("multi30k_enfr", "fr")):
+        for variant in ("base", "raw", "big"):
+            first, other = (flat(resolve(p, variant)) for p in ("multi30k_ende", name))
+            assert other == first | {"target_language": language}
 
 
 def test_override_keeps_what_it_does_not_name():
@@ -231,6 +249,24 @@ def test_unknown_key_of_a_file_names_the_file(tmp_path, monkeypatch):
     (tmp_path / "table3.yaml").write_text("base: {}\n")
     monkeypatch.setattr(config, "config_dir", lambda: tmp_path)
     assert "mine.yaml: unknown key 'd_modell'; did you mean 'd_model'?" in refusal("mine")
+
+
+@pytest.mark.parametrize(
+    ("like", "expected"),
+    [
+        ("mime", "unknown problem 'mime'; did you mean 'mine'? Problems: "),
+        ("table3", "unknown problem 'table3'"),
+        ("", "unknown problem None"),
+        ("[mine]", "unknown problem ['mine']"),
+        ("other", "other, whose own file has a line 'like: ...'; wanted a problem"),
+        ("second", "second, whose own file has a line 'like: ...'; wanted a problem"),
+    ],
+)
+def test_like_what(config_dir, like, expected):
+    """Neither an unknown problem nor a circle nor a chain: `second` is like `mine`."""
+    (config_dir / "second.yaml").write_text("like: mine\n")
+    (config_dir / "other.yaml").write_text(f"like: {like}\n")
+    assert refusal("other").startswith(f"{config_dir / 'other.yaml'}: like: {expected}")
 
 
 @pytest.mark.parametrize(

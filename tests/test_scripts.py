@@ -62,7 +62,9 @@ def test_version(monkeypatch, capsys, name):
     [
         ("t2t-train --bpe", {"--bpe_dropout"}),
         ("t2t-train --problem=wmt", {"wmt14_ende", "wmt14_enfr"}),
+        ("t2t-train --problem=multi", {"multi30k_deen", "multi30k_ende", "multi30k_enfr"}),
         ("t2t-train --problem multi30k_ende --variant b", {"base", "big"}),
+        ("t2t-train --problem multi30k_enfr --variant r", {"raw"}),
     ],
 )
 def test_completion_comes_without_the_slow_imports(tmp_path, line, completed):

@@ -1,12 +1,15 @@
-"""The problem `multi30k_ende`: Multi30K, English to German captions (Elliott et al., 2016).
+"""The problems `multi30k_ende`, `multi30k_deen` and `multi30k_enfr`: Multi30K's image captions.
 
-There are 29,000 training, 1,014 validation and 1,000 test pairs (the 2016 Flickr test set), either
-as raw text or in the source repository's own lower-cased, normalised, Moses-tokenised version.
+They are in English, with translations into German (Elliott et al., 2016) and French (Elliott et
+al., 2017). There are 29,000 training, 1,014 validation and 1,000 test pairs (the 2016 Flickr test
+set), either as raw text or in the source repository's own lower-cased, normalised, Moses-tokenised
+version.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import tensorflow_datasets as tfds
 
@@ -21,9 +24,9 @@ BASE_ADDRESS = (
 
 _FILE_STEMS = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 
-# SHA-256 of each file's text, unpacked. The repository serves raw/ gzipped and tok/ plain; a digest
-# of the text is valid for both, however they are compressed, so it is the only check. (TFDS's own
-# checksums.tsv would digest the bytes as served.)
+# SHA-256 of each English and German file's text, unpacked. The repository serves raw/ gzipped and
+# tok/ plain; a digest of the text is valid for both, however they are compressed, so it is the only
+# check. (TFDS's own checksums.tsv would digest the bytes as served.)
 SHA256 = {
     "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
     "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
@@ -43,48 +46,67 @@ SHA256 = {
     ),
 }
 
+# The lines of each French file, as the repository's README has them. No digest was known when this
+# was written, since the files could not be downloaded.
+LINES = {
+    "train.fr": 29_000,
+    "val.fr": 1_014,
+    "test_2016_flickr.fr": 1_000,
+    "tok/train.lc.norm.tok.fr": 29_000,
+    "tok/val.lc.norm.tok.fr": 1_014,
+    "tok/test_2016_flickr.lc.norm.tok.fr": 1_000,
+}
 
-def examples(split: str, *, data_dir: str | None, tokenized: bool) -> Iterator[dict[str, str]]:
-    """Yield {"source": English, "target": German} of one split, in the order of the files.
+
+def examples(
+    split: str, *, source: str, target: str, data_dir: str | None, tokenized: bool
+) -> Iterator[dict[str, str]]:
+    """Yield {"source", "target"} of one split, in the order of the files.
 
     Args:
         split: "train", "dev" or "test": 29,000, 1,014 or 1,000 pairs.
+        source: The source language: "en", or "de" or "fr" with English as the target.
+        target: The target language.
         data_dir: A directory with the text files (train.en, val.en, test_2016_flickr.en and their
-            .de; tokenised: tok/train.lc.norm.tok.en and so on; each plain or .gz), which are read
-            without a check of their content; or a directory in which TFDS has prepared the data
-            set; or None, to download and prepare it once in TFDS's default directory.
+            .de or .fr; tokenised: tok/train.lc.norm.tok.en and so on; each plain or .gz), which are
+            read without a check of their content; or a directory in which TFDS has prepared the
+            data set; or None, to download and prepare it once in TFDS's default directory.
         tokenized: Whether to read the lower-cased, tokenised version instead of the raw one.
 
     Raises:
         BadInput: `data_dir` contains neither, a file is unusable, or the download fails.
     """
     config = "tok" if tokenized else "raw"
+    data_set = _DATA_SETS[source if target == "en" else target]
     if data_dir is None:
-        builder = tfds_source.open_builder(Multi30kEnde, config, None)
+        builder = tfds_source.open_builder(data_set, config, None)
         tfds_source.prepare(builder)
-        return tfds_source.examples(builder, split, source="en", target="de")
-    names = {name: _file_names(name, config) for name in _FILE_STEMS}
-    wanted = [name for pair in names.values() for name in pair]
+        return tfds_source.examples(builder, split, source=source, target=target)
+    wanted = [name for one in _FILE_STEMS for name in data_set.file_names(one, config)]
     if any(_find(data_dir, name).exists() for name in wanted):
-        source, target = names[split]
-        return text_files.aligned(_find(data_dir, source), _find(data_dir, target))
-    builder = tfds_source.open_builder(Multi30kEnde, config, data_dir)
+        names = (_file_name(split, config, language) for language in (source, target))
+        return text_files.aligned(*(_find(data_dir, name) for name in names))
+    builder = tfds_source.open_builder(data_set, config, data_dir)
     if tfds_source.is_prepared(builder):
-        return tfds_source.examples(builder, split, source="en", target="de")
+        return tfds_source.examples(builder, split, source=source, target=target)
     raise BadInput(
         f"--data_dir={data_dir}: holds no Multi30k ({config}); wanted {', '.join(wanted)} (each "
-        f"plain or .gz) or {Multi30kEnde.name}/ prepared by TFDS: download the files from "
+        f"plain or .gz) or {data_set.name}/ prepared by TFDS: download the files from "
         f"{BASE_ADDRESS}, or leave --data_dir out to download them automatically"
     )
 
 
-class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
-    """TFDS builder of `multi30k_ende`: configs `raw` and `tok`; train, validation and test.
+class _Multi30k(  # type: ignore[call-arg]  # TFDS has no types
+    tfds.core.GeneratorBasedBuilder, skip_registration=True
+):
+    """TFDS builder of one language pair: configs `raw` and `tok`; train, validation and test.
 
-    Each example is {"en": text, "de": text}. Examples keep the order of the files. Preparation
+    Each example is {"en": text, OTHER: text}. Examples keep the order of the files. Preparation
     raises BadInput if a file cannot be downloaded or differs from the pinned commit's.
     """
 
+    OTHER: ClassVar[str]
+    CITATION: ClassVar[str]
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "multi30k/dataset at commit a3d2e0d."}  # noqa: RUF012
     BUILDER_CONFIGS = [  # noqa: RUF012
@@ -97,37 +119,71 @@ class Multi30kEnde(tfds.core.GeneratorBasedBuilder):
     def _info(self) -> tfds.core.DatasetInfo:
         return tfds.core.DatasetInfo(
             builder=self,
-            description="Captions of Flickr images in English, with their German translations.",
-            features=tfds.features.Translation(languages=("en", "de")),
-            supervised_keys=("en", "de"),
+            description=f"Captions of Flickr images in English, translated into {self.OTHER}.",
+            features=tfds.features.Translation(languages=("en", self.OTHER)),
+            supervised_keys=("en", self.OTHER),
             homepage="https://github.com/multi30k/dataset",
-            citation=_CITATION,
+            citation=self.CITATION,
             disable_shuffling=True,
         )
+
+    @classmethod
+    def file_names(cls, split: str, config: str) -> tuple[str, str]:
+        """Return the names of a split's English file and of the other one."""
+        return _file_name(split, config, "en"), _file_name(split, config, cls.OTHER)
 
     def _split_generators(
         self, dl_manager: tfds.download.DownloadManager
     ) -> dict[str, Iterator[tuple[int, dict[str, str]]]]:
-        names = {split: _file_names(split, self.builder_config.name) for split in _FILE_STEMS}
+        names = {split: self.file_names(split, self.builder_config.name) for split in _FILE_STEMS}
         paths = _download(dl_manager, [name for pair in names.values() for name in pair])
         return {
-            tfds_source.SPLITS[split]: self._generate_examples(paths[english], paths[german])
-            for split, (english, german) in names.items()
+            tfds_source.SPLITS[split]: self._generate_examples(paths[english], paths[other])
+            for split, (english, other) in names.items()
         }
 
     def _generate_examples(
-        self, english: Path, german: Path
+        self, english: Path, other: Path
     ) -> Iterator[tuple[int, dict[str, str]]]:
-        for number, pair in enumerate(text_files.aligned(english, german)):
-            yield number, {"en": pair["source"], "de": pair["target"]}
+        for number, pair in enumerate(text_files.aligned(english, other)):
+            yield number, {"en": pair["source"], self.OTHER: pair["target"]}
 
 
-def _file_names(split: str, config: str) -> tuple[str, str]:
-    """Return the paths of a split's English and German file, relative to the data directory."""
+class Multi30kEnde(_Multi30k):
+    """TFDS builder of `multi30k_ende` and `multi30k_deen`."""
+
+    OTHER = "de"
+    CITATION = """@inproceedings{elliott-etal-2016-multi30k,
+  title = {Multi30K: Multilingual English-German Image Descriptions},
+  author = {Elliott, Desmond and Frank, Stella and Sima'an, Khalil and Specia, Lucia},
+  booktitle = {Proceedings of the 5th Workshop on Vision and Language},
+  year = {2016},
+  pages = {70--74},
+}"""
+
+
+class Multi30kEnfr(_Multi30k):
+    """TFDS builder of `multi30k_enfr`."""
+
+    OTHER = "fr"
+    CITATION = """@inproceedings{elliott-etal-2017-findings,
+  title = {Findings of the Second Shared Task on Multimodal Machine Translation and Multilingual
+           Image Description},
+  author = {Elliott, Desmond and Frank, Stella and Barrault, Lo{\\"i}c and Bougares, Fethi and
+            Specia, Lucia},
+  booktitle = {Proceedings of the Second Conference on Machine Translation},
+  year = {2017},
+  pages = {215--233},
+}"""
+
+
+_DATA_SETS: Mapping[str, type[_Multi30k]] = {"de": Multi30kEnde, "fr": Multi30kEnfr}
+
+
+def _file_name(split: str, config: str, language: str) -> str:
+    """Return the path of a file, relative to the data directory."""
     stem = _FILE_STEMS[split]
-    if config == "tok":
-        stem = f"tok/{stem}.lc.norm.tok"
-    return f"{stem}.en", f"{stem}.de"
+    return f"tok/{stem}.lc.norm.tok.{language}" if config == "tok" else f"{stem}.{language}"
 
 
 def _address(name: str) -> str:
@@ -161,26 +217,25 @@ def _download(
 
 
 def _check_content(path: Path, name: str) -> None:
-    """Compare a downloaded file's text with the known digest, and delete a file that differs."""
+    """Compare a downloaded file's text with what is known of it; delete a file that differs."""
+    known = f"sha256 {SHA256[name]}" if name in SHA256 else f"{LINES[name]} lines"
     try:
-        with text_files.open_bytes(path) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        found = _content(path, name)
     except BadInput:
-        digest = "none, being cut short or damaged"
-    if digest != SHA256[name]:
+        found = "no end, being cut short or damaged"
+    if found != known:
         # Otherwise TFDS would use the file from its cache in every later run.
         path.unlink()
         Path(f"{path}.INFO").unlink()
         raise BadInput(
-            f"{_address(name)}: the downloaded text has sha256 {digest}; wanted {SHA256[name]}: "
-            "run again to download it again, or give the right files in --data_dir"
+            f"{_address(name)}: the downloaded text has {found}; wanted {known}: run again to "
+            "download it again, or give the right files in --data_dir"
         )
 
 
-_CITATION = """@inproceedings{elliott-etal-2016-multi30k,
-  title = {Multi30K: Multilingual English-German Image Descriptions},
-  author = {Elliott, Desmond and Frank, Stella and Sima'an, Khalil and Specia, Lucia},
-  booktitle = {Proceedings of the 5th Workshop on Vision and Language},
-  year = {2016},
-  pages = {70--74},
-}"""
+def _content(path: Path, name: str) -> str:
+    """Return the digest of a file's text, or its number of lines if no digest is known."""
+    with text_files.open_bytes(path) as file:
+        if name in SHA256:
+            return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
+        return f"{sum(1 for _ in file)} lines"

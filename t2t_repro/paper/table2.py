@@ -88,7 +88,7 @@ def _check_cost(spent: Mapping[str, Any]) -> None:
 def _ours(
     config: Config, scores: Mapping[str, Any], spent: Mapping[str, Any] | None
 ) -> dict[str, float]:
-    language = "fr" if config.data.target_language == "fr" else "de"
+    language = config.data.target_language  # a run into another one has no column
     row = {f"bleu_{language}": scores["paper_bleu"]}
     if spent and spent["formula_flops"] is not None:
         row[f"flops_{language}"] = spent["formula_flops"]

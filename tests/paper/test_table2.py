@@ -49,6 +49,13 @@ def test_ours_stands_in_the_columns_of_its_language():
     assert cells(french) == ["-", "27.46", "-", f"{3600 * 8 * 9.5e12:.1e}"]
 
 
+def test_a_run_into_a_language_that_the_paper_has_not_stands_in_no_column():
+    english = listing("multi30k_deen")
+    assert english[11].startswith("here: multi30k_deen, base")
+    assert cells(english[11]) == ["-"] * 4
+    assert "another test set" in "\n".join(english)
+
+
 def test_notes_below_the_table():
     text = "\n".join(listing())
     assert "proceedings and section 6.1: 41.0" in text
