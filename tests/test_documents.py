@@ -6,7 +6,7 @@ import re
 import pytest
 from paths import ROOT
 
-from t2t_repro import evaluate, export, prepare, serve, train, translate
+from t2t_repro import evaluate, export, prepare, score, serve, train, translate
 
 HEADINGS = re.findall(
     r"^### `(.*)`$", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
@@ -57,7 +57,7 @@ def test_every_flag_of_the_column_here_exists():
     page = (ROOT / "docs/coming-from.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
     named = {flag for row in rows for flag in re.findall(r"--[\w-]+", row[1])}
-    commands = (evaluate, export, prepare, serve, train, translate)
+    commands = (evaluate, export, prepare, score, serve, train, translate)
     helps = " ".join(command.parser().format_help() for command in commands)
     assert len(named) > 40
     assert named <= set(re.findall(r"--[\w-]+", helps))
