@@ -11,6 +11,9 @@ generator that TensorFlow Text cannot seed. The place in an epoch is the state o
 which holds the pairs that were read but not yet handed out, as text or as the very pieces drawn.
 A checkpoint contains this state, so a resumed run repeats and loses no pair.
 
+Several workers read a part each, epoch by epoch, without waiting for one another. One may be in the
+next epoch already while others end theirs: every pair still comes once in each epoch.
+
 `pipelines.batching` plans the batches of prepared text instead. It leaves less padding, and its
 place in an epoch is an integer.
 """
@@ -268,6 +271,8 @@ class Stream:
         altered_updates: An epoch that begins after this many updates or more is not altered.
         max_length: The most pieces on a side; longer pairs are left out.
         seed: The run's seed.
+        shard: Which part of each epoch this worker reads; see `read`.
+        shards: The number of parts.
         place: The place in the data, to be saved and restored.
     """
 
@@ -279,6 +284,8 @@ class Stream:
     altered_updates: int = 0
     max_length: int
     seed: int
+    shard: int = 0
+    shards: int = 1
     place: Place = dataclasses.field(default_factory=Place)
 
     pairs: ClassVar[int] = 0  # they are not counted
@@ -290,17 +297,19 @@ class Stream:
         return dataclasses.replace(self, encode_text=self.altered)
 
     def batches(self, epoch: int, first: int = 0) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yield an epoch's batches (source int32 [b, s], target int32 [b, t]).
+        """Yield the batches of this worker's part of an epoch (int32 [b, s], int32 [b, t]).
 
         If a checkpoint was read before, these are the batches that follow its place, `first` of
         the epoch's batches being handed out already.
 
         Raises:
-            BadInput: The text can no longer be read.
+            BadInput: The text can no longer be read, or no pair falls on this part.
         """
+        is_empty = not first
         try:
-            self.place.iterator = iter(self.dataset(epoch))
+            self.place.iterator = iter(self.dataset(epoch, self.shard, self.shards))
             for source, target in self.place.iterator:
+                is_empty = False
                 (b, s), t = source.shape, target.shape[1]
                 self.place.positions.assign_add([b * s, b * t, b * s * s, b * t * t, b * t * s])
                 yield source, target
@@ -310,6 +319,11 @@ class Stream:
                 f"training text: cannot be read any more ({reason[:200]}); bring the same files "
                 "back and run the same command again; it resumes from the last checkpoint"
             ) from None
+        if is_empty:
+            raise BadInput(
+                f"training text: part {self.shard} of {self.shards} has no pair that can be "
+                "trained on; start fewer workers, or leave --stream out"
+            )
 
     def dataset(self, epoch: int, shard: int | tf.Tensor = 0, shards: int = 1) -> tf.data.Dataset:
         """Return the batches of an epoch, or of one part of it; see `read`."""

@@ -119,10 +119,15 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
     )
 
 
-def training_batches(config: Config, corpus: Corpus) -> Batching | Stream:
-    """Return the batches of the training text, altered as configured until any cool-down."""
+def training_batches(
+    config: Config, corpus: Corpus, worker: int = 0, workers: int = 1
+) -> Batching | Stream:
+    """Return the batches of the training text, altered as configured until any cool-down.
+
+    A plan has the batches of all workers, a stream this worker's part of each batch.
+    """
     if config.data.stream:
-        return _training_stream(config, corpus.vocabulary)
+        return _training_stream(config, corpus.vocabulary, worker, workers)
     data, train, split = config.data, config.train, corpus.train()
     return Batching(
         split,
@@ -135,23 +140,24 @@ def training_batches(config: Config, corpus: Corpus) -> Batching | Stream:
     )
 
 
-def _training_stream(config: Config, vocabulary: Vocabulary) -> Stream:
+def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, workers: int) -> Stream:
     data, train, files = config.data, config.train, PROBLEMS[config.problem].training_files
     assert files is not None  # check_stream has looked
     text, encode_text = files(config), vocabulary.graph_encoder()
     lengths = stream.sample(text, encode_text, train.seed, data.max_length)
     buckets = stream.choose(
         lengths,
-        tokens_per_batch=data.tokens_per_batch,
+        tokens_per_batch=max(1, data.tokens_per_batch // workers),
         max_shapes=data.max_shapes,
         count_padding=data.count_padding,
         max_length=data.max_length,
     )
-    print(
-        f"train: read while training; {len(buckets.rows)} buckets from the lengths of "
-        f"{len(lengths):,} pairs",
-        file=sys.stderr,
-    )
+    if worker == 0:
+        print(
+            f"train: read while training; {len(buckets.rows)} buckets from the lengths of "
+            f"{len(lengths):,} pairs",
+            file=sys.stderr,
+        )
     return Stream(
         text,
         buckets,
@@ -160,6 +166,8 @@ def _training_stream(config: Config, vocabulary: Vocabulary) -> Stream:
         altered_updates=_updates_before_cooldown(train),
         max_length=data.max_length,
         seed=train.seed,
+        shard=worker,
+        shards=workers,
     )
 
 
@@ -167,7 +175,7 @@ def _updates_before_cooldown(train: Train) -> int:
     return round((1 - train.cooldown_share) * train.train_steps)
 
 
-def check_stream(config: Config, workers: int) -> None:
+def check_stream(config: Config) -> None:
     """Raise BadInput if `--stream` is set and does not go together with the rest of the run."""
     if not config.data.stream:
         return
@@ -180,11 +188,6 @@ def check_stream(config: Config, workers: int) -> None:
     for name, why in _NOT_STREAMED.items():
         if configs.flat(config)[name]:
             raise BadInput(f"--stream with --{name}: {why}; leave one of them out")
-    if workers > 1:
-        raise BadInput(
-            f"--stream: trains in one process, and there are {workers} workers; leave --stream "
-            "out, or start one process with all GPUs of a host"
-        )
     files(config)
 
 
@@ -214,7 +217,7 @@ def build(
             `embedding_rows` is less than the vocabulary, the run of `init_from` does not suit, or
             no part has a name of `freeze`.
     """
-    check_stream(config, Cluster(strategy).size)
+    check_stream(config)
     other = None
     if config.train.init_from and not last_step(workdir.checkpoints):
         other = OtherRun(Path(config.train.init_from))
@@ -323,7 +326,7 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
     Raises:
         BadInput: for the reasons of `Corpus.prepare_train`.
     """
-    check_stream(config, workers=1)
+    check_stream(config)
     corpus = corpus_of(config, workdir)
     if not config.data.stream:
         corpus.prepare_train(beam_options)
@@ -343,12 +346,14 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
         BadInput: the text or a checkpoint cannot be used.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
-    batching, dev = training_batches(config, corpus), corpus.held_out("dev")
+    cluster, dev = experiment.cluster, corpus.held_out("dev")
+    batching = training_batches(config, corpus, cluster.index, cluster.size)
     if not corpus.read_only:
         workdir.save_config(config)
     accumulate = max(micro_batches, config.train.accumulate)
     settings = replace(config.train, accumulate=accumulate)
-    trainer = Trainer(experiment.model, settings, experiment.strategy)
+    sharing = cluster.local if config.data.stream else None
+    trainer = Trainer(experiment.model, settings, experiment.strategy, sharing)
     dev_scores = DevScores(
         config, experiment.problem, trainer, experiment.translator(), dev, workdir
     )

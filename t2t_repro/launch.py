@@ -107,9 +107,10 @@ def agree_on_config(
 
     def prepare() -> None:
         config = workdir.config_to_train(*given)
-        experiment.check_stream(config, cluster.size)
+        experiment.check_stream(config)
         corpus = experiment.corpus_of(config, workdir)
-        corpus.train()
+        if not config.data.stream:
+            corpus.train()
         corpus.held_out("dev")
         workdir.save_config(config)
 

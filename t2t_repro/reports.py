@@ -56,7 +56,9 @@ def record_cost(experiment: Experiment, loop: Loop) -> None:
 
 def _trained_positions(loop: Loop) -> Positions:
     if isinstance(loop.batching, Stream):
-        return Positions(*loop.batching.place.positions.numpy().tolist())
+        # The other workers' parts of a batch are as large as the chief's, or nearly.
+        positions = loop.trainer.parts * loop.batching.place.positions.numpy()
+        return Positions(*positions.tolist())
     steps = int(loop.trainer.optimizer.iterations.numpy())
     return cost.trained_positions(loop.batching.plan, steps)
 

@@ -1,6 +1,7 @@
 """The files of a run's checkpoints, and the list that names them; needs no TensorFlow.
 
     step-<n>.index, step-<n>.data-*   the checkpoint after n updates
+    step-<n>.worker-<i>.*             where worker i > 0 was then in its part of a stream of data
     checkpoint                        TensorFlow's list: the newest checkpoint, and all that count
     damaged-step-<n>.*                not restorable: training has gone on from an earlier one
     dev_scores.json                   which checkpoints are the best; see `score_history`
@@ -23,7 +24,9 @@ _LINE = re.compile(
     rf"""^[ \t]*(all_)?model_checkpoint_paths?:[ \t]*["'](?:.*/)?step-{_NUMBER}["'][ \t\r]*$""",
     re.MULTILINE,
 )
-_FILE = re.compile(rf"step-{_NUMBER}\.(?:index|data-\d+-of-\d+)")
+_SUFFIX = r"\.(?:index|data-\d+-of-\d+)"
+_FILE = re.compile(rf"step-{_NUMBER}{_SUFFIX}")
+_ANY_FILE = re.compile(rf"step-{_NUMBER}(?:\.worker-\d+)?{_SUFFIX}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,14 @@ class CheckpointFiles:
     def path(self, step: int) -> Path:
         """Return what TensorFlow calls a checkpoint's path: its files without their suffixes."""
         return self.directory / f"step-{step}"
+
+    def place(self, step: int, worker: int) -> Path:
+        """Return the same of a worker's place in its part of a stream."""
+        return self.directory / f"step-{step}.worker-{worker}"
+
+    def places(self, step: int) -> int:
+        """Return how many workers' places lie beside a checkpoint."""
+        return len([*self.directory.glob(f"step-{step}.worker-*.index")])
 
     @property
     def list_file(self) -> Path:
@@ -103,7 +114,7 @@ class CheckpointFiles:
             shutil.rmtree(folder, ignore_errors=True)
         for path in self.directory.glob("checkpoint.tmp*"):  # by TensorFlow, in earlier versions
             path.unlink(missing_ok=True)
-        begun = {int(found[1]) for found in map(_FILE.fullmatch, self._names()) if found}
+        begun = {int(found[1]) for found in map(_ANY_FILE.fullmatch, self._names()) if found}
         for step in begun - self._with_index() - {*self.listing().steps}:
             self.remove(step)
 

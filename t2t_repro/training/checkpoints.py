@@ -4,6 +4,7 @@ A damaged checkpoint is found out when it is restored: TensorFlow checks every v
 against a checksum. The newest good one is then used instead, unless `strict` asks for an error.
 """
 
+import contextlib
 import re
 import sys
 import types
@@ -19,6 +20,7 @@ from pipelines.errors import BadInput
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.training.score_history import ScoreHistory
+from t2t_repro.training.stream_places import StreamPlaces
 
 # These say nothing about a checkpoint's files: memory or permission is lacking, or a worker.
 _LACKING = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
@@ -45,6 +47,8 @@ class Checkpoints:
         averages: The moving averages of weights by path. They are saved as the model's weights, for
             all who read a checkpoint, and the weights that go on learning beside them.
         stream: The place in a stream of data, None if `position` is all there is.
+        worker: The number of this worker, 0 for the chief.
+        workers: The number of workers; each has a place of its own in a stream.
     """
 
     def __init__(
@@ -57,21 +61,28 @@ class Checkpoints:
         seconds: tf.Variable,
         averages: Mapping[str, tf.Variable] = types.MappingProxyType({}),
         stream: tf.Module | None = None,
+        worker: int = 0,
+        workers: int = 1,
     ):
         weights = _by_name(model)
         self._weights = {**weights, **averages}
         learning = {"learning": {path: weights[path] for path in averages}} if averages else {}
         saved = {id(average) for average in averages.values()}
-        self._checkpoint = tf.train.Checkpoint(
-            weights=self._weights,
-            dropout=[state.value for state in model.random_states],
-            optimizer=[each.value for each in optimizer.variables if id(each.value) not in saved],
-            position=position,
-            seconds=seconds,
-            **learning,
-            **({} if stream is None else {"stream": stream}),
-        )
+        state = learning | {
+            "weights": self._weights,
+            "dropout": [state.value for state in model.random_states],
+            "optimizer": [
+                each.value for each in optimizer.variables if id(each.value) not in saved
+            ],
+            "seconds": seconds,
+        }
+        place = {"position": position} | ({} if stream is None else {"stream": stream})
         self._keep, self._files = keep, CheckpointFiles(directory)
+        self._checkpoint = self._restored = tf.train.Checkpoint(**state, **place)
+        self._places = None
+        if stream is not None:
+            self._restored = tf.train.Checkpoint(**state)
+            self._places = StreamPlaces(self._files, place, worker, workers)
         self._steps = list(filter(self._files.has, self._files.listing().steps))
         self._damaged: list[int] = []
         self.best: Collection[int] = ()  # steps whose checkpoints are kept beside the last ones
@@ -81,12 +92,29 @@ class Checkpoints:
         """The steps of the checkpoints, ascending."""
         return tuple(self._steps)
 
+    def save_place(self, step: int) -> None:
+        """Write where this worker is in its part of a stream; raise BadInput as `save` does.
+
+        All workers call this before the chief calls `save`.
+        """
+        assert self._places
+        with self._writing(step):
+            self._places.save(step)
+
     def save(self, step: int) -> None:
         """Write the state after `step` updates; raise BadInput if there is no room for it."""
         steps = [*(earlier for earlier in self._steps if earlier != step), step]
-        try:
+        with self._writing(step):
             self._checkpoint.write(str(self._files.path(step)))
             self._files.record(steps)
+        self._steps = steps
+        self.drop_old()
+
+    @contextlib.contextmanager
+    def _writing(self, step: int) -> Iterator[None]:
+        """Delete what was written of a new checkpoint if an error comes, and explain the error."""
+        try:
+            yield
         except (tf.errors.OpError, OSError, BadInput) as error:
             if step not in self._steps:
                 self._files.remove(step)
@@ -95,8 +123,6 @@ class Checkpoints:
                 f"{_first_line(error)} Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
-        self._steps = steps
-        self.drop_old()
 
     def drop_old(self) -> None:
         """Delete all checkpoints but the last ones and those of the steps `best`."""
@@ -120,7 +146,8 @@ class Checkpoints:
         Raises:
             BadInput: no checkpoint is good, or one belongs to a model of another shape.
         """
-        search = _Search(self._files, self._checkpoint, self._weights, strict)
+        search = _Search(self._files, self._restored, self._weights, strict)
+        search.places = self._places
         restored = list(islice(search.restored(), 1))
         self._steps = [step for step in search.listing.steps if step <= max(restored, default=0)]
         self._steps = list(filter(self._files.has, self._steps))
@@ -286,6 +313,7 @@ class _Search:
         self.strict, self.listing = strict, files.listing()
         self.steps: Sequence[int] = self.listing.steps[::-1]  # in the order of the search
         self.spare: Collection[int] = ()  # steps that are used only if none before was good
+        self.places: StreamPlaces | None = None  # restored with the checkpoint
         self.damaged: dict[int, str] = {}  # {step: reason}
 
     def restored(self) -> Iterator[int]:
@@ -300,7 +328,10 @@ class _Search:
             if is_any_good and step in self.spare:
                 return
             try:
-                _restore(self.checkpoint, self.files.path(step), self.weights)
+                with _explained(self.files.path(step)):
+                    _restore(self.checkpoint, self.files.path(step), self.weights)
+                    if self.places:
+                        self.places.restore(step)
             except Damaged as damage:
                 self.damaged[step] = str(damage)
                 self._check_strict()
@@ -342,22 +373,26 @@ def _by_name(model: Transformer) -> dict[str, tf.Variable]:
 
 
 def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.Variable]) -> None:
-    """Restore a checkpoint.
+    """Restore a checkpoint."""
+    status = checkpoint.read(str(path))
+    status.assert_existing_objects_matched()
+    status.expect_partial()
+    names = [name for name, _ in tf.train.list_variables(str(path)) if name.startswith("weights/")]
+    if len(names) != len(weights):
+        raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Translate the errors of TensorFlow while a checkpoint is restored.
 
     Raises:
         Damaged: its files are.
         BadInput: it is of another shape, or cannot be read for another reason.
     """
     try:
-        status = checkpoint.read(str(path))
-        status.assert_existing_objects_matched()
-        status.expect_partial()
-        stored = [name for name, _ in tf.train.list_variables(str(path))]
-        _check_iterators(path, stored)
-        names = [name for name in stored if name.startswith("weights/")]
-        if len(names) != len(weights):
-            raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
-    except _LOST:
+        yield
+    except (BadInput, *_LOST):
         raise
     except _LACKING as error:
         raise BadInput(
@@ -372,18 +407,6 @@ def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.
             f"{path}: cannot be restored, it is of another model: {_first_line(error)} Bring back "
             "the config.yaml that it was trained with, or train in another --workdir"
         ) from None
-
-
-def _check_iterators(path: Path, stored: Sequence[str]) -> None:
-    """Read the iterator states of a checkpoint, whose damage would otherwise be found too late.
-
-    They are restored when the iterator is made.
-    """
-    for name in stored:
-        if name.endswith("/.ATTRIBUTES/ITERATOR_STATE"):
-            tf.raw_ops.RestoreV2(
-                prefix=str(path), tensor_names=[name], shape_and_slices=[""], dtypes=[tf.variant]
-            )
 
 
 def _first_line(error: Exception) -> str:

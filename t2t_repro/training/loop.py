@@ -91,6 +91,8 @@ class Loop:
             self.seconds,
             trainer.averages,
             batching.place,
+            self.cluster.index,
+            self.cluster.size,
         )
 
     def run(self, strict: bool = False, profile: Profile | None = None) -> None:
@@ -144,8 +146,12 @@ class Loop:
         return matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3 * self.cluster.size
 
     def _check_place(self, step: int) -> None:
-        """Raise BadInput unless all workers resume from one step and train on the same pairs."""
-        mine = [step, *self.position.numpy(), self.batching.pairs]
+        """Raise BadInput unless all workers resume from one step and train on the same pairs.
+
+        In a stream each worker has a place of its own.
+        """
+        place = [0, 0] if self.batching.place else self.position.numpy()
+        mine = [step, *place, self.batching.pairs]
         every = self.cluster.share(*mine).numpy()
         for index, worker in enumerate(every):
             if list(worker) != list(every[0]):
@@ -198,6 +204,10 @@ class Loop:
     def _save(self, step: int, stopped: bool) -> None:
         """Save a checkpoint and, as time allows, score it; raise Stopped after the save."""
         began = time.monotonic()
+        if self.batching.place:
+            self.check_in_place()
+            self.checkpoints.save_place(step)
+            self.cluster.wait()  # for the places of all workers
         self.cluster.by_chief(partial(self._write, step))
         written = time.monotonic()
         if stopped and step < self.config.train.train_steps:
@@ -271,7 +281,8 @@ class Loop:
     def _log(self, step: int, stats: StepStats, bar: tqdm) -> None:
         """Report the statistics of the steps up to `step`; raise BadInput if they diverge."""
         model = self.trainer.model
-        values = stats.values(model.config, model.rows, self.peak_tflops)  # waits for the steps
+        # This waits for the steps.
+        values = stats.values(model.config, model.rows, self.peak_tflops, self.trainer.parts)
         self.seconds.assign_add(time.monotonic() - stats.began)
         self.skipped.settle()
         self.divergence.check(step, stats.numbers(), values["perplexity"])

@@ -39,14 +39,15 @@ class Perplexity:
         Returns:
             float32 [2]: the cross-entropy in nats, summed over target tokens, and their number.
         """
-        parts = self.strategy.num_replicas_in_sync * self.micro_batches
+        replicas = self.strategy.num_replicas_in_sync
+        parts = replicas * self.micro_batches
         source, target = with_even_rows(source, parts), with_even_rows(target, parts)
 
         def own() -> tf.Tensor:
             total = tf.zeros(2)
             for index in tf.range(self.micro_batches):
                 rows, targets = (
-                    own_rows(side, index, self.micro_batches) for side in (source, target)
+                    own_rows(side, replicas, index, self.micro_batches) for side in (source, target)
                 )
                 _, unsmoothed, tokens = cross_entropy(self.model(rows, targets), targets)
                 total += tf.stack([unsmoothed, tokens])

@@ -15,8 +15,14 @@ def with_even_rows(batch: tf.Tensor, parts: int) -> tf.Tensor:
     return tf.pad(batch, [[0, -tf.shape(batch)[0] % parts], [0, 0]], constant_values=PAD)
 
 
-def own_rows(batch: tf.Tensor, index: Any = 0, count: int = 1) -> tf.Tensor:
-    """Return this replica's micro-batch `index` of `count`: every (replicas * count)-th row."""
-    context = tf.distribute.get_replica_context()
-    replicas = context.num_replicas_in_sync
-    return batch[context.replica_id_in_sync_group + index * replicas :: replicas * count]
+def own_rows(batch: tf.Tensor, replicas: int, index: Any = 0, count: int = 1) -> tf.Tensor:
+    """Return this replica's micro-batch `index` of `count`: every (replicas * count)-th row.
+
+    Args:
+        batch: Ids [b, n].
+        replicas: The number of replicas that share the batch: all, or those of this worker.
+        index: Which micro-batch.
+        count: The number of micro-batches.
+    """
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group % replicas
+    return batch[replica + index * replicas :: replicas * count]

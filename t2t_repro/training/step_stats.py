@@ -39,13 +39,17 @@ class StepStats:
         """Wait for the last step, and return the numbers of all steps: float32 [steps, 4]."""
         return np.stack([step.numpy() for step in self.steps])
 
-    def values(self, model: Model, rows: int, peak_tflops: float) -> dict[str, float]:
+    def values(
+        self, model: Model, rows: int, peak_tflops: float, parts: int = 1
+    ) -> dict[str, float]:
         """Wait for the last step, and compute the values that TensorBoard shows.
 
         Args:
             model: The run's model, for its FLOPs.
             rows: Rows of the shared matrix.
             peak_tflops: The peak TFLOPS of all devices together.
+            parts: The number of workers, if the batches added here are one worker's part of each
+                batch. The other parts are taken to be as large.
 
         Returns:
             `loss` and `perplexity`, means per target token; `gradient_norm` and
@@ -59,7 +63,7 @@ class StepStats:
         made = numbers[numbers[:, 2] > 0]  # a skipped step has no tokens
         seconds = time.monotonic() - self.began
         positions = flops.positions(self.shapes)
-        tflops = flops.training_flops(model, rows, positions).total / seconds / 1e12
+        tflops = parts * flops.training_flops(model, rows, positions).total / seconds / 1e12
         return _means(made) | {
             "target_tokens_per_s": float(made[:, 2].sum() / seconds),
             "skipped_steps": len(numbers) - len(made),

@@ -1,10 +1,11 @@
 """One training step under a tf.distribute strategy.
 
-Every replica receives the whole batch and takes every n-th row of it. The loss of a step is the sum
-over target tokens divided by the number of target tokens in the whole batch. A step on n replicas
-therefore equals the step on one, rows sorted by length are divided evenly, and no dataset has to be
-distributed. A replica with little memory divides its rows into micro-batches, computes one after
-another, and adds up their gradients, which again gives the same step.
+Every replica receives the whole batch and takes every n-th row of it, or, where each worker reads a
+part of a stream, its worker's part of the batch. The loss of a step is the sum over target tokens
+divided by the number of target tokens in the whole batch. A step on n replicas therefore equals the
+step on one, rows sorted by length are divided evenly, and no dataset has to be distributed. A
+replica with little memory divides its rows into micro-batches, computes one after another, and adds
+up their gradients, which again gives the same step.
 
 The norm of the gradient is taken after all these sums, so clipping and skipping treat the gradient
 of the whole batch, and all replicas of all workers do the same.
@@ -37,10 +38,19 @@ class Trainer:
         config: The training settings; `accumulate` is the number of micro-batches, `clip_norm` the
             largest norm of a gradient, and `skip_nonfinite` lets a step do without its update.
         strategy: Where to train.
+        sharing: The number of replicas that share a batch given to `step`: all, the default, if
+            every worker gives the same one, or a worker's own if each gives a part.
     """
 
-    def __init__(self, model: Transformer, config: Train, strategy: tf.distribute.Strategy):
+    def __init__(
+        self,
+        model: Transformer,
+        config: Train,
+        strategy: tf.distribute.Strategy,
+        sharing: int | None = None,
+    ):
         self.model, self.strategy = model, strategy
+        self.sharing = sharing or strategy.num_replicas_in_sync
         self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
         self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
         self._gradients = self._gradients_of
@@ -49,6 +59,11 @@ class Trainer:
         with strategy.scope():
             self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
             self.optimizer.build(model.trainable_variables)
+
+    @property
+    def parts(self) -> int:
+        """The number of workers' parts that make up a batch; 1 if every worker gives all of it."""
+        return self.strategy.num_replicas_in_sync // self.sharing
 
     def seed_replicas(self) -> None:
         """Give each replica random numbers of its own; call once, after any restore.
@@ -88,18 +103,23 @@ class Trainer:
 
     @tf.function(input_signature=_BATCH)
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Make one update from source [b, s], target [b, t].
+        """Make one update from source [b, s], target [b, t]: the batch, or this worker's part.
 
         Returns:
-            float32 [4]: smoothed and unsmoothed cross-entropy, summed over target tokens; the
-            number of target tokens; the L2 norm of the whole gradient, before any clipping. If the
-            update was skipped, the first three are 0 and the norm is infinite or NaN.
+            float32 [4]: smoothed and unsmoothed cross-entropy, summed over the target tokens of all
+            workers; the number of these tokens; the L2 norm of the whole gradient, before any
+            clipping. If the update was skipped, the first three are 0 and the norm is infinite or
+            NaN.
         """
-        tokens = tf.math.count_nonzero(target, dtype=tf.float32)
-        parts = self.strategy.num_replicas_in_sync * self.micro_batches
+        given = tf.math.count_nonzero(target, dtype=tf.float32)
+        parts = self.sharing * self.micro_batches
         source, target = with_even_rows(source, parts), with_even_rows(target, parts)
 
         def update() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            tokens = given
+            if self.sharing < context.num_replicas_in_sync:
+                tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, given / self.sharing)
             gradients, sums = self._gradients(*self._own_rows(source, target, 0), tokens)
             if self.micro_batches > 1:  # otherwise the gradient would be traced twice
                 for index in tf.range(1, self.micro_batches):
@@ -107,7 +127,6 @@ class Trainer:
                     more, more_sums = self._gradients(*rows, tokens)
                     gradients = [one + other for one, other in zip(gradients, more, strict=True)]
                     sums += more_sums
-            context = tf.distribute.get_replica_context()
             gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
             norm = tf.linalg.global_norm(gradients)
             self._update(gradients, norm)
@@ -148,5 +167,5 @@ class Trainer:
         self, source: tf.Tensor, target: tf.Tensor, index: Any
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the rows of one of this replica's micro-batches."""
-        count = self.micro_batches
-        return own_rows(source, index, count), own_rows(target, index, count)
+        sharing, count = self.sharing, self.micro_batches
+        return own_rows(source, sharing, index, count), own_rows(target, sharing, index, count)

@@ -259,7 +259,7 @@ from t2t_repro.training.rows import own_rows
 
 cluster = Cluster(strategy)
 batches = [np.arange(rows * 2).reshape(rows, 2) + 100 * rows for rows in (1, 2, 7)]
-rows = tf.function(lambda batch: strategy.run(own_rows, [batch]))
+rows = tf.function(lambda batch: strategy.run(own_rows, [batch, strategy.num_replicas_in_sync]))
 seen = [row for batch in batches for row in rows(tf.constant(batch)).numpy().tolist()]
 found = {"index": cluster.index, "names": cluster.names, "rows": seen}
 found["shared"] = cluster.share(cluster.index, 2**40 + cluster.index).numpy().tolist()
@@ -415,6 +415,74 @@ def test_a_chief_that_cannot_begin_ends_all(tmp_path):
     (_, chief), (_, other) = job.said(0), job.said(1)
     assert re.match(r"error: .*absent: no such file", chief)
     assert re.fullmatch(r"error: worker 0 \(\S+\) failed; its messages say why", other)
+
+
+# Streams, of which each worker reads a part
+
+
+@pytest.fixture(scope="module")
+def stream_flags(tsv):
+    dev = [
+        f"--{split}_{side}_files={tsv}"
+        for split in ("dev", "test")
+        for side in ("source", "target")
+    ]
+    return ["--stream", "--held_out_share=0", "--checkpoint_steps=5", *dev]
+
+
+@pytest.fixture(scope="module")
+def streamed(tsv, stream_flags, tmp_path_factory):
+    """Return the work directory of a run of 15 updates of two workers on a stream."""
+    workdir = tmp_path_factory.mktemp("streamed") / "run"
+    job = train_job(workdir, cluster_of(2), tsv, *stream_flags, "--train_steps=15")
+    assert job.end() == [0, 0], job.everything
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_resumed_stream_of_two_workers_ends_like_an_uninterrupted_one(
+    streamed, tsv, stream_flags, tmp_path
+):
+    """Its newest checkpoint lacks half of worker 1's place, so both fall back to the one before."""
+    workdir = tmp_path / "run"
+    job = train_job(workdir, cluster_of(2), tsv, *stream_flags, "--train_steps=10")
+    assert job.end() == [0, 0], job.everything
+    path = workdir / "checkpoints/step-10.worker-1.data-00000-of-00001"
+    os.truncate(path, path.stat().st_size // 2)
+    job = train_job(workdir, cluster_of(2), tsv, *stream_flags, "--train_steps=15")
+    assert job.end() == [0, 0], job.everything
+    assert any(re.search(r"step-10: damaged \(.*used instead: step-5$", s) for s in job.said())
+    expected, got = state(streamed), state(workdir)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(got[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_stream_read_different_parts(streamed):
+    """Each sees about half of the tokens, and the loss falls."""
+    chief = tf.train.load_checkpoint(str(streamed / "checkpoints/step-15"))
+    other = tf.train.load_checkpoint(str(streamed / "checkpoints/step-15.worker-1"))
+    name = "stream/positions/.ATTRIBUTES/VARIABLE_VALUE"
+    mine, others = chief.get_tensor(name), other.get_tensor(name)
+    assert (mine != others).any()
+    assert mine[1] == pytest.approx(others[1], rel=0.4)
+    first, *_, last = events(streamed, "train/loss").values()
+    assert last < first - 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_stream_is_not_resumed_by_another_number_of_workers(
+    streamed, tsv, stream_flags, tmp_path, count
+):
+    workdir = Path(shutil.copytree(streamed, tmp_path / "run"))
+    cluster = cluster_of(count) if count > 1 else {}
+    job = train_job(workdir, cluster, tsv, *stream_flags, "--train_steps=20")
+    assert set(job.end()) == {2}, job.everything
+    expected = (
+        f"was read by 2 processes, each at a place of its own, and there are {count}; start 2"
+    )
+    assert expected in job.said()[-1]
 
 
 # What can be tested in one process

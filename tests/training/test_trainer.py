@@ -240,14 +240,14 @@ four = tf.distribute.MirroredStrategy(
 )
 
 
-def build(strategy, dropout, dtype="float32", **changes):
+def build(strategy, dropout, dtype="float32", sharing=None, **changes):
     with strategy.scope():
         shape = Model(1, 12, 20, 3, 5, 7, dropout, learned_positions=9)
         model = Transformer(shape, rows=23, dtype=dtype)
     rng = np.random.default_rng(1)
     for variable in model.trainable_variables:
         variable.assign(rng.normal(0.3, 0.3, variable.shape).astype("float32"))
-    return Trainer(model, dataclasses.replace(settings, **changes), strategy)
+    return Trainer(model, dataclasses.replace(settings, **changes), strategy, sharing)
 
 
 def weights(trainer):
@@ -301,6 +301,12 @@ for rows in (5, 1):
             "moved": largest(weights(trainer), before[name]),
             "difference": largest(weights(trainer), weights(trainers[same[name]])),
         }
+if "four" in trainers:  # each pair of replicas is given the whole batch as its part of a batch
+    parts = build(four, 0.0, sharing=2)
+    results["parts"] = {"parts": parts.parts, "sums": parts.step(source, target).numpy().tolist()}
+    whole = build(one, 0.0)
+    whole.step(source, target)
+    results["parts"]["difference"] = largest(weights(parts), weights(whole))
 if "two" in trainers:
     with tempfile.TemporaryDirectory() as folder:
         place = tf.Variable([0, 0], dtype=tf.int64)
@@ -393,6 +399,16 @@ def test_sums_are_those_of_one_replica_in_one_part(name, rows, what):
     same = results[results[name]["same"]]
     expected = pytest.approx(same[rows][what], rel=(SAME_STEP | SLOW)[name])
     assert results[name][rows][what] == expected
+
+
+@pytest.mark.slow
+def test_a_step_on_equal_parts_is_that_on_one_of_them():
+    """The batch is the given rows twice over, so the mean over its tokens is theirs."""
+    results = stepped(True)
+    (*sums, norm), parts = results["one"]["5"]["sums"], results["parts"]
+    assert parts["parts"] == 2
+    assert parts["sums"] == pytest.approx([*(2 * each for each in sums), norm], rel=1e-5)
+    assert parts["difference"] < 1e-5
 
 
 def test_run_on_two_replicas_is_restored_on_one_and_on_two(replicas):
