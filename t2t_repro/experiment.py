@@ -102,8 +102,16 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
         config: The run's configuration.
         workdir: Its work directory.
         read_only: Whether the files exist already: with several workers the chief has made them.
+
+    Raises:
+        BadInput: the vocabulary of two places is asked for.
     """
     problem, data = PROBLEMS[config.problem], config.data
+    if data.vocabulary and config.train.init_from:
+        raise BadInput(
+            "--vocabulary with --init_from: a run that starts from another one takes over its "
+            "vocabulary; leave one of them out"
+        )
     return Corpus(
         lambda split: problem.examples(split, config),
         workdir.path,
@@ -309,7 +317,7 @@ def restore_several(
         if vocabulary.fingerprint != first[1].fingerprint:
             raise BadInput(
                 f"{workdir.path}: another vocabulary than {first[0].path}; wanted runs with one "
-                "vocabulary: train them on the same text with the same --vocabulary_size"
+                "vocabulary: train the second with --vocabulary=<the first>/vocabulary.model"
             )
     return [restore(workdir, overrides, strict, checkpoint) for workdir in workdirs]
 

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--json", action="store_true", help="print one JSON object for each pair")
     cli.add_strict(flags)
+    cli.add_checkpoint(flags)
     cli.add_settings(flags, [], "alpha", "average_last", "max_source_length", "max_extra_length")
     return flags
 
@@ -48,7 +49,7 @@ def main() -> None:
     tensorflow_log.quiet()
     from t2t_repro import experiment
 
-    run = experiment.restore(workdir, settings, given.strict)
+    run = experiment.restore(workdir, settings, given.strict, given.checkpoint)
     pieces = run.vocabulary.pieces
     pairs = _pairs(given.sources, given.targets)
     for number, pair in enumerate(run.scorer().score(pairs), start=1):

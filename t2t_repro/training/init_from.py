@@ -28,10 +28,10 @@ class OtherRun:
         found = {name: (getattr(there, name), getattr(here, name)) for name in names}
         other = {name: pair for name, pair in found.items() if pair[0] != pair[1]}
         if other:
-            pairs = ", ".join(f"{name} {own} (here {new})" for name, (own, new) in other.items())
+            pairs = ", ".join(f"{name} {new}" for name, (_, new) in other.items())
             flags = " ".join(f"--{name}={_flag(own)}" for name, (own, _) in other.items())
             raise BadInput(
-                f"init_from: {self.path} has a model of another shape, {pairs}; give {flags}"
+                f"--init_from={self.path}: its model has another shape; give {flags} (got: {pairs})"
             )
 
     def copy_weights(self, model: Transformer, vocabulary: Vocabulary, strict: bool) -> None:
@@ -47,8 +47,8 @@ class OtherRun:
         """
         if Vocabulary.load(self.path).fingerprint != vocabulary.fingerprint:
             raise BadInput(
-                f"init_from: {self.path / FILES[0]} is not the vocabulary that this run took over "
-                "from there; bring that one back, or begin a new run in another --workdir"
+                f"--init_from: {self.path / FILES[0]} is not the vocabulary that this run took "
+                "over from there; bring that one back, or begin a new run in another --workdir"
             )
         config = self._config
         average_last(

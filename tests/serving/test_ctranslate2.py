@@ -205,6 +205,31 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     assert scores[our.translation] == pytest.approx(our.score, abs=1e-3)
 
 
+def test_scores_samples_and_beginnings_by_the_examples_of_the_page(exported, tiny_run, pairs):
+    from t2t_repro import experiment
+
+    first, second = re.findall(
+        r"```python\n(.*?)```", PAGE.partition("## CTranslate2")[2], re.DOTALL
+    )
+    example = {}
+    code = first.replace("runs/toy_ende/ct2/1", str(exported)) + second
+    exec(code.replace('device="cpu"', 'device="cpu", intra_threads=1'), example)
+    sources, targets = ([pair[side] for pair in pairs[:20]] for side in ("source", "target"))
+    run = experiment.restore(Workdir(tiny_run), {})
+    ours = our_log_probs(run.model, run.vocabulary, sources, targets)
+    for our, their in zip(ours, example["log_probs"](sources, targets), strict=True):
+        np.testing.assert_allclose(their, our, atol=2e-4)
+    ctranslate2.set_random_seed(1)
+    drawn = example["sample"](sources, 3)
+    assert [len(each) for each in drawn] == [3] * 20
+    assert sum(len(set(each)) == 3 for each in drawn) > 10
+    likeliest = example["sample"](sources, 1, topk=1)
+    assert likeliest == example["sample"](sources, 1, topk=1)
+    beginnings = [" ".join(target.split()[:2]) for target in targets]
+    for text, beginning in zip(example["complete"](sources, beginnings), beginnings, strict=True):
+        assert text.startswith(beginning)
+
+
 # Mistakes
 
 FUZZ = """

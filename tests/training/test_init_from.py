@@ -70,7 +70,8 @@ def test_weights_and_vocabulary_come_from_there_and_are_needed_once(folder, caps
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--d_ff=20"], "another shape, d_ff 16 (here 20); give --d_ff=16"),
+        (["--d_ff=20"], "another shape; give --d_ff=16 (got: d_ff 20)"),
+        (["--vocabulary=any"], "--vocabulary with --init_from: "),
         (["--freeze=encodr"], "no part is called 'encodr'; wanted some of embedding, encoder"),
     ],
 )
