@@ -142,7 +142,8 @@ def test_a_complete_run_stays_as_it_is_and_goes_on_when_asked(tiny_run, tmp_path
 def test_evaluate(tiny_run, tmp_path, capfd):
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
-    test, stderr = command("evaluate", f"--workdir={run}", "--json")
+    assert commands.call("evaluate", f"--workdir={run}", "--json") == 0
+    test, stderr = capfd.readouterr()
     assert "mean of the last 2 checkpoints" in stderr
     of_dev = ("--split=dev", "--average_last=1")
     assert commands.call("evaluate", f"--workdir={run}", "--json", *of_dev) == 0
@@ -195,6 +196,7 @@ def test_empty_stdin_gives_empty_stdout(tiny_run, capfd):
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_an_export_translates_like_its_run(moved_export, translated):
     stdout, stderr = command(
         "translate",
@@ -227,6 +229,7 @@ json.dump({
 """
 
 
+@pytest.mark.slow
 def test_layout_for_tensorflow_serving(moved_export):
     assert {"saved_model.pb", "variables", "assets"} <= set(os.listdir(moved_export / "1"))
     variables = ["variables.data-00000-of-00001", "variables.index"]
@@ -234,6 +237,7 @@ def test_layout_for_tensorflow_serving(moved_export):
     assert os.listdir(moved_export) == ["1"]
 
 
+@pytest.mark.slow
 def test_an_export_needs_neither_its_run_nor_this_code(moved_export, translated, tiny_run):
     """The translation of a line does not depend on its neighbours either."""
     expected = translated[0].decode().split("\n")[:-1]

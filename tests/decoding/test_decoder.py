@@ -124,7 +124,7 @@ def random_sources(rng, count):
         pytest.param(3, 0.0, None, marks=pytest.mark.slow),
         (4, 0.6, None),
         pytest.param(4, 2.0, None, marks=pytest.mark.slow),
-        (4, 0.6, 6),
+        pytest.param(4, 0.6, 6, marks=pytest.mark.slow),
     ],
 )
 def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(

@@ -362,6 +362,7 @@ def test_blocks_of_long_lines_hold_fewer_pairs(monkeypatch):
     assert sizes == [2, 2, 2, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [0, 1])
 def test_deep_trees_are_scored_in_time(side):
     """With n brackets on each side, n^2 comparisons would take an hour."""

@@ -221,6 +221,7 @@ def test_models_of_other_shapes(build, vocabulary, tmp_path, changes, settings):
     assert any(lines[0].cut for lines in ours) == ("max_source_length" in settings)
 
 
+@pytest.mark.slow
 def test_a_model_in_bfloat16_is_exported_in_float32(build, vocabulary, tmp_path):
     answers = []
     for dtype in ("float32", "mixed_bfloat16"):
@@ -466,6 +467,7 @@ def parser(run, build):
     return dataclasses.replace(run, config=config, vocabulary=vocabulary, model=model)
 
 
+@pytest.mark.slow
 def test_an_export_that_parses_holds_what_makes_trees(parser, tmp_path):
     sentences = ["The cat sleeps .", "", "She gave (him) a  book , --", "Is it\u00a0ours ?", "one"]
     sentences += [pair["source"] for pair in islice(toy_parsing.examples("dev"), 10)]

@@ -160,7 +160,13 @@ def uninterrupted(data, epoch, tmp_path_factory):
     return train(data, tmp_path_factory.mktemp("whole"), train_steps=2 * epoch + 2)
 
 
-@pytest.mark.parametrize("where", ["inside an epoch", "at its edge", "twice inside an epoch"])
+SLOW = ("inside an epoch", "at its edge")
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["twice inside an epoch", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
+)
 def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
     data, epoch, uninterrupted, tmp_path, where
 ):
@@ -253,6 +259,7 @@ def test_a_stream_is_learnt_like_a_plan(text, tmp_path):
     assert abs(loss(streamed, 1) - np.mean(seeds)) < 3 * np.std(seeds, ddof=1)
 
 
+@pytest.mark.slow
 def test_nothing_is_saved_where_the_work_directory_has_vanished(data, tmp_path):
     def vanished():
         raise BadInput("gone")
@@ -273,6 +280,7 @@ def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
     assert begun == [(0, 0), (1, epoch), (1, epoch), (2, 2 * epoch)]
 
 
+@pytest.mark.slow
 def test_dropout_is_on_in_these_runs(data, uninterrupted, tmp_path):
     """Otherwise the test above would not notice if the state of dropout were lost."""
     steps = len(uninterrupted.batches)
@@ -289,20 +297,31 @@ def test_every_pair_is_seen_once_an_epoch(data, epoch, uninterrupted):
 
 
 # The first dev scores take more than a share of 1e-9, however little they do here.
-@pytest.mark.parametrize(("share", "scored"), [(1.0, [3, 6, 7]), (1e-9, [3, 7]), (0.0, [7])])
+@pytest.mark.parametrize(
+    ("share", "scored"),
+    [
+        pytest.param(1.0, [3, 6, 7], marks=pytest.mark.slow),
+        (1e-9, [3, 7]),
+        pytest.param(0.0, [7], marks=pytest.mark.slow),
+    ],
+)
 def test_checkpoints_by_steps_are_validated_while_there_is_time(data, tmp_path, share, scored):
     run = train(data, tmp_path, train_steps=7, checkpoint_steps=3, eval_share=share)
     assert saved_steps(tmp_path) == [3, 6, 7]
     assert run.validated == scored
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_run_goes_back_to_the_same_steps(data, tmp_path):
     train(data, tmp_path, stop_at=4, train_steps=9, checkpoint_steps=3)
     train(data, tmp_path, train_steps=9, checkpoint_steps=3)
     assert saved_steps(tmp_path) == [3, 4, 6, 9]
 
 
-@pytest.mark.parametrize(("minutes", "steps"), [(1000.0, [4]), (0.0, [1, 2, 3, 4])])
+@pytest.mark.parametrize(
+    ("minutes", "steps"),
+    [pytest.param(1000.0, [4], marks=pytest.mark.slow), (0.0, [1, 2, 3, 4])],
+)
 def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     train(data, tmp_path, train_steps=4, checkpoint_steps=0, checkpoint_minutes=minutes)
     assert saved_steps(tmp_path) == steps
@@ -370,6 +389,7 @@ def test_seconds_of_training_add_up_over_starts(data, tmp_path):
     assert train(data, tmp_path, train_steps=4).seconds == resumed.seconds
 
 
+@pytest.mark.slow
 def test_finished_run_does_nothing_more(data, tmp_path):
     first = train(data, tmp_path, train_steps=2)
     again = train(data, tmp_path, seed=2, train_steps=2)
@@ -392,6 +412,7 @@ def test_reports_are_means_per_token_since_the_one_before(data, tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_loss_that_is_no_number_ends_the_run(data, tmp_path):
     with pytest.raises(BadInput, match="the loss at step 2 is not a number"):
         train(data, tmp_path, train_steps=5, learning_rate_scale=1e30)
@@ -427,6 +448,7 @@ def costing(nats, steps):
     return costly
 
 
+@pytest.mark.slow
 def test_infinite_perplexity_ends_the_run_before_a_checkpoint(data, tmp_path):
     with pytest.raises(BadInput, match="the perplexity at step 4 is infinite"):
         train(data, tmp_path, alter=costing(200, {3, 4}), train_steps=5, log_steps=4)
@@ -485,6 +507,7 @@ def test_stopped_run_skips_the_same_steps_after_it_resumes(data, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_more_skipped_steps_in_a_row_than_allowed_end_the_run(data, tmp_path):
     with pytest.raises(BadInput, match="steps 3 to 5 have gradients that are not finite"):
         skipping(data, tmp_path, [1, 3, 4, 5])
