@@ -100,3 +100,31 @@ def test_a_console_script_is_the_command(site, tmp_path):
     )
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("error: run: no run there (no config.yaml); ")
+
+
+def test_an_empty_environment_gets_what_the_commands_need(wheel, tmp_path):
+    """What setup.py requires, without extras, is enough to train and to translate."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
+    programs = tmp_path / "empty" / "bin"
+    pip = [programs / "python", *VENV_PIP[1:], "install"]
+    subprocess.run([*pip, "--constraint", ROOT / "constraints.txt", wheel], check=True)
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    run = f"--workdir={tmp_path / 'run'}"
+    tiny = ["--num_layers=1", "--d_model=8", "--d_ff=16", "--num_heads=2", "--train_steps=2"]
+    tiny += ["--vocabulary_size=400", "--embedding_rows=none", "--eval_sentences=0"]
+    for command, sentence in (
+        (["t2t-train", run, *tiny], ""),
+        (["t2t-translate", run], "Hello.\n"),
+    ):
+        ended = subprocess.run(
+            [programs / command[0], *command[1:]],
+            input=sentence,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("\n") == 1
+    shutil.rmtree(tmp_path / "empty")  # 2.6 GB
