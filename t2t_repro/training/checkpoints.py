@@ -68,14 +68,13 @@ class Checkpoints:
         self._weights = {**weights, **averages}
         learning = {"learning": {path: weights[path] for path in averages}} if averages else {}
         saved = {id(average) for average in averages.values()}
-        state = learning | {
-            "weights": self._weights,
-            "dropout": [state.value for state in model.random_states],
-            "optimizer": [
-                each.value for each in optimizer.variables if id(each.value) not in saved
-            ],
-            "seconds": seconds,
-        }
+        state = dict(
+            weights=self._weights,
+            dropout=[state.value for state in model.random_states],
+            optimizer=[each.value for each in optimizer.variables if id(each.value) not in saved],
+            seconds=seconds,
+            **learning,
+        )
         place = {"position": position} | ({} if stream is None else {"stream": stream})
         self._keep, self._files = keep, CheckpointFiles(directory)
         self._checkpoint = self._restored = tf.train.Checkpoint(**state, **place)
