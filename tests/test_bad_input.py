@@ -193,6 +193,10 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
         ("--tsv_files={}/pairs.tsv --xla", "--stream with --xla"),
         ("--tsv_files={}/pairs.tsv --auxiliary_tasks", "--stream with --auxiliary_tasks"),
         ("--tsv_files={}/pairs.tsv --max_ratio=2", "--stream with --max_ratio"),
+        (
+            "--source_files {0}/en {0}/en --target_files {0}/de --held_out_share=0",
+            "--source_files names 2 files, --target_files 1",
+        ),
     ],
 )
 def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
