@@ -204,6 +204,14 @@ def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
     assert expected in refusal("train", *flags, f"--workdir={tmp_path}")
 
 
+def test_a_stream_is_not_encoded_on_beam(refusal, text, tmp_path):
+    flags = ["--problem=parallel_text", f"--tsv_files={text}/pairs.tsv", "--stream"]
+    flags += [f"--{split}_files={text}/en" for split in ("dev_source", "dev_target")]
+    beam = "--beam_pipeline_options=runner=DirectRunner"
+    message = refusal("prepare", *flags, "--held_out_share=0", beam, f"--workdir={tmp_path}")
+    assert "--beam_pipeline_options with --stream" in message
+
+
 def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
     """This holds even if it failed after learning the vocabulary and encoding the training text."""
     tsv = f"--tsv_files={text / 'pairs.tsv'}"
