@@ -20,6 +20,7 @@ place in an epoch is an integer.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
@@ -233,16 +234,30 @@ def sample(text: Text, encode_text: Encode, seed: int, max_length: int) -> np.nd
     """Return the source and target lengths of up to `_SAMPLE` pairs: int [pairs, 2].
 
     Raises:
-        BadInput: No pair is left of the text.
+        BadInput: The text can no longer be read, or no pair is left of it.
     """
     blocks = encode(read(text, seed), text, encode_text, max_length)
     lengths = blocks.map(lambda *sides: tf.stack([side.row_lengths() for side in sides], 1))
-    for found in lengths.unbatch().batch(_SAMPLE).take(1).as_numpy_iterator():
-        return found
+    with _explained():
+        for found in lengths.unbatch().batch(_SAMPLE).take(1).as_numpy_iterator():
+            return found
     raise BadInput(
         f"training text: all pairs have an empty side or more than {max_length} pieces; check the "
         "files, or raise --max_length"
     )
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise BadInput in place of TensorFlow's errors about a text that cannot be read."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        reason = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\].*", "", error.message.splitlines()[0])
+        raise BadInput(
+            f"training text: cannot be read any more ({reason[:200]}); bring the same files back "
+            "and run the same command again; it resumes from the last checkpoint"
+        ) from None
 
 
 class Place(tf.Module):
@@ -306,19 +321,13 @@ class Stream:
             BadInput: The text can no longer be read, or no pair falls on this part.
         """
         is_empty = not first
-        try:
+        with _explained():
             self.place.iterator = iter(self.dataset(epoch, self.shard, self.shards))
             for source, target in self.place.iterator:
                 is_empty = False
                 (b, s), t = source.shape, target.shape[1]
                 self.place.positions.assign_add([b * s, b * t, b * s * s, b * t * t, b * t * s])
                 yield source, target
-        except _UNREADABLE as error:
-            reason = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\]", "", error.message.splitlines()[0])
-            raise BadInput(
-                f"training text: cannot be read any more ({reason[:200]}); bring the same files "
-                "back and run the same command again; it resumes from the last checkpoint"
-            ) from None
         if is_empty:
             raise BadInput(
                 f"training text: part {self.shard} of {self.shards} has no pair that can be "

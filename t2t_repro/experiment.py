@@ -150,7 +150,7 @@ def training_batches(
 
 def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, workers: int) -> Stream:
     data, train, files = config.data, config.train, PROBLEMS[config.problem].training_files
-    assert files is not None  # check_stream has looked
+    assert files is not None  # `check` has looked
     text, encode_text = files(config), vocabulary.graph_encoder()
     lengths = stream.sample(text, encode_text, train.seed, data.max_length)
     buckets = stream.choose(
@@ -183,8 +183,25 @@ def _updates_before_cooldown(train: Train) -> int:
     return round((1 - train.cooldown_share) * train.train_steps)
 
 
-def check_stream(config: Config) -> None:
-    """Raise BadInput if `--stream` is set and does not go together with the rest of the run."""
+def check(config: Config, workdir: Workdir) -> OtherRun | None:
+    """Look, before anything is written, for what would keep a run from its first step.
+
+    Returns:
+        The run that this one starts from; None if there is none, or it is needed no more.
+
+    Raises:
+        BadInput: `--stream` does not go together with the rest of the run, or the run of
+            `init_from` has a model of another shape.
+    """
+    _check_stream(config)
+    if not config.train.init_from or last_step(workdir.checkpoints):
+        return None
+    other = OtherRun(Path(config.train.init_from))
+    other.check_shape(config.model)
+    return other
+
+
+def _check_stream(config: Config) -> None:
     if not config.data.stream:
         return
     if (files := PROBLEMS[config.problem].training_files) is None:
@@ -225,11 +242,7 @@ def build(
             `embedding_rows` is less than the vocabulary, the run of `init_from` does not suit, or
             no part has a name of `freeze`.
     """
-    check_stream(config)
-    other = None
-    if config.train.init_from and not last_step(workdir.checkpoints):
-        other = OtherRun(Path(config.train.init_from))
-        other.check_shape(config.model)
+    other = check(config, workdir)
     corpus = corpus_of(config, workdir, read_only=Cluster(strategy).size > 1)
     _ = corpus.vocabulary  # before the seed: TFDS draws random numbers, too, when it prepares text
     keras.utils.set_random_seed(config.train.seed)
@@ -332,9 +345,15 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
             on this machine.
 
     Raises:
-        BadInput: for the reasons of `Corpus.prepare_train`.
+        BadInput: for the reasons of `check` and of `Corpus.prepare_train`, or Apache Beam is to
+            encode a text that is streamed.
     """
-    check_stream(config)
+    check(config, workdir)
+    if config.data.stream and beam_options is not None:
+        raise BadInput(
+            "--beam_pipeline_options with --stream: the training text is encoded while training; "
+            "leave one of them out"
+        )
     corpus = corpus_of(config, workdir)
     if not config.data.stream:
         corpus.prepare_train(beam_options)

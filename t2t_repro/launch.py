@@ -107,7 +107,7 @@ def agree_on_config(
 
     def prepare() -> None:
         config = workdir.config_to_train(*given)
-        experiment.check_stream(config)
+        experiment.check(config, workdir)
         corpus = experiment.corpus_of(config, workdir)
         if not config.data.stream:
             corpus.train()

@@ -127,7 +127,7 @@ def _parallel_text_files(config: Config) -> "Text":
     _check_files_are_whole(config)
     if data.tsv_files:
         return TabSeparatedFiles(tuple((path,) for path in data.tsv_files))
-    return AlignedFiles(tuple(zip(data.source_files, data.target_files, strict=True)))
+    return AlignedFiles(tuple(parallel_text.each_pair("", data.source_files, data.target_files)))
 
 
 def _check_files_are_whole(config: Config) -> None:

@@ -193,11 +193,23 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
         ("--tsv_files={}/pairs.tsv --xla", "--stream with --xla"),
         ("--tsv_files={}/pairs.tsv --auxiliary_tasks", "--stream with --auxiliary_tasks"),
         ("--tsv_files={}/pairs.tsv --max_ratio=2", "--stream with --max_ratio"),
+        (
+            "--source_files {0}/en {0}/en --target_files {0}/de --held_out_share=0",
+            "--source_files names 2 files, --target_files 1",
+        ),
     ],
 )
 def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
     flags = ["--problem=parallel_text", *SIZE, "--stream", *flags.format(text).split()]
     assert expected in refusal("train", *flags, f"--workdir={tmp_path}")
+
+
+def test_a_stream_is_not_encoded_on_beam(refusal, text, tmp_path):
+    flags = ["--problem=parallel_text", f"--tsv_files={text}/pairs.tsv", "--stream"]
+    flags += [f"--{split}_files={text}/en" for split in ("dev_source", "dev_target")]
+    beam = "--beam_pipeline_options=runner=DirectRunner"
+    message = refusal("prepare", *flags, "--held_out_share=0", beam, f"--workdir={tmp_path}")
+    assert "--beam_pipeline_options with --stream" in message
 
 
 def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):

@@ -42,9 +42,9 @@ def examples(
             pair falls into the split (raised while iterating).
     """
     own_files = {
-        "train": _each_pair("", source_files, target_files),
-        "dev": _each_pair("dev_", dev_source_files, dev_target_files),
-        "test": _each_pair("test_", test_source_files, test_target_files),
+        "train": each_pair("", source_files, target_files),
+        "dev": each_pair("dev_", dev_source_files, dev_target_files),
+        "test": each_pair("test_", test_source_files, test_target_files),
     }
     if split in _HELD_OUT and own_files[split]:
         return _read_aligned(own_files[split])
@@ -59,9 +59,8 @@ def examples(
     return _only(split, pairs, missing, held_out_share)
 
 
-def _each_pair(
-    prefix: str, sources: Sequence[str], targets: Sequence[str]
-) -> list[tuple[str, str]]:
+def each_pair(prefix: str, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each source file with its target file; raise BadInput if there are more of one."""
     if len(sources) != len(targets):
         raise BadInput(
             f"--{prefix}source_files names {len(sources)} files, --{prefix}target_files "

@@ -98,7 +98,8 @@ class CheckpointFiles:
     def remove(self, step: int) -> None:
         """Delete a checkpoint's files, and what an unfinished save has left of it."""
         # The index first: without it the rest is known as a left-over.
-        for path in sorted(self.directory.glob(f"step-{step}.*"), reverse=True):
+        index = self.path(step).with_suffix(".index")
+        for path in sorted(self.directory.glob(f"step-{step}.*"), key=lambda path: path != index):
             path.unlink(missing_ok=True)
         for folder in self.directory.glob(f"step-{step}_temp*"):
             shutil.rmtree(folder, ignore_errors=True)

@@ -120,6 +120,8 @@ class Loop:
             return
         if step:
             self._say(f"resuming from step {step:,} of {last:,}")
+        if profile and not profile.has_any(step + 1, last):
+            self._say(f"profile: none, because only steps {step + 1:,} to {last:,} are made now")
         # Redrawn ten times a second on a terminal, twice a minute in a log file.
         interval = 0.1 if sys.stderr.isatty() else 30
         bar = tqdm(

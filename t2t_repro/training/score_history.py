@@ -6,6 +6,7 @@ Needs no TensorFlow.
 """
 
 import json
+import math
 import re
 from collections.abc import Container, Mapping
 from pathlib import Path
@@ -46,12 +47,17 @@ class ScoreHistory:
     def add(self, step: int, scores: Mapping[str, float]) -> None:
         """Write down the scores of a checkpoint.
 
+        A perplexity that is not a number, of a model that has just diverged, counts as infinite: it
+        can then be compared, and comes last.
+
         Raises:
             OSError: the directory is gone; it is not made again for this file alone.
             BadInput: there is no room for the file.
         """
         self.directory.stat()
-        self.scores[step] = dict(scores)
+        self.scores[step] = {
+            name: math.inf if math.isnan(score) else score for name, score in scores.items()
+        }
         text = json.dumps({str(step): found for step, found in self.scores.items()}, indent=1)
         storage.write(str(self.directory), _NAME, f"{text}\n".encode())
 

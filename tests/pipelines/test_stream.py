@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines import stream
+from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS
 
 pytestmark = pytest.mark.slow
@@ -112,6 +113,14 @@ def test_bpe_dropout_ends_with_the_cool_down(texts, toy_pairs, toy_vocabulary):
     assert texts_seen <= {tuple(toy_vocabulary.decode(pair)) for pair in plain}
     assert len(texts_seen) > 0.5 * len(plain)  # those that have grown too long are left out
     assert sum(pair in plain for pair in altered) < 0.2 * len(altered)
+
+
+def test_files_that_no_longer_are_what_they_were_are_one_clear_error(toy_vocabulary, tmp_path):
+    path = tmp_path / "text.en.gz"
+    path.write_text("not compressed\n")
+    text = stream.AlignedFiles(((str(path), str(path)),))
+    with pytest.raises(BadInput, match=r"^training text: cannot be read any more \(.*inflate"):
+        stream.sample(text, toy_vocabulary.graph_encoder(), 1, LENGTH)
 
 
 def test_input_hosts_of_the_tf_data_service_share_an_epoch(texts, toy_pairs, toy_vocabulary):

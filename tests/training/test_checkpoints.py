@@ -296,6 +296,18 @@ def test_what_a_killed_save_has_left_is_cleared(model, saved):
     assert {path.name for path in saved.iterdir()} == before | {"checkpoint"}
 
 
+def test_a_killed_deletion_leaves_no_checkpoint_without_the_places_of_its_workers(
+    saved, monkeypatch
+):
+    for suffix in ("index", "data-00000-of-00001"):
+        (saved / f"step-10.worker-1.{suffix}").touch()
+    deleted = []
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: deleted.append(path.name))
+    CheckpointFiles(saved).remove(10)
+    assert deleted[0] == "step-10.index"
+    assert {path.name for path in saved.glob("step-10.*")} <= {*deleted}
+
+
 def test_list_as_tensorflow_reads_it(model, saved):
     assert tf.train.latest_checkpoint(str(saved)) == str(saved / "step-40")
     paths = tf.train.get_checkpoint_state(str(saved)).all_model_checkpoint_paths

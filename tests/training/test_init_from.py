@@ -2,13 +2,18 @@
 
 import shutil
 from itertools import islice
+from types import SimpleNamespace
 
 import commands
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
+from t2t_repro import config as configs
+from t2t_repro import experiment, launch
+from t2t_repro.workdir import Workdir
 
 pytestmark = pytest.mark.slow
 SIZE = [
@@ -82,3 +87,23 @@ def test_what_does_not_suit_is_refused_and_leaves_no_run(folder, capsys, flags, 
     assert train(folder, "refused", start, *flags) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (folder / "refused" / "config.yaml").exists()
+
+
+def prepare(workdir, given):
+    experiment.prepare(configs.resolve("parallel_text", overrides=given), workdir)
+
+
+def begin_with_two_workers(workdir, given):
+    chief = SimpleNamespace(size=2, by_chief=lambda action: action())
+    launch.agree_on_config("parallel_text", None, workdir, given, chief)
+
+
+@pytest.mark.parametrize("start", [prepare, begin_with_two_workers])
+def test_another_shape_is_refused_before_a_run_is_written(folder, tmp_path, start):
+    """Otherwise the flag that the error asks for would be refused next."""
+    flags = (flag[2:].split("=") for flag in SIZE if "problem" not in flag)
+    given = {name: configs.parse(name, value) for name, value in flags}
+    given |= {"d_ff": 20, "init_from": str(folder / "other"), "tsv_files": [f"{folder}/own.tsv"]}
+    with pytest.raises(BadInput, match="another shape; give --d_ff=16"):
+        start(Workdir(tmp_path), given)
+    assert not Workdir(tmp_path).holds_run

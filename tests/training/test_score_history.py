@@ -36,6 +36,13 @@ def test_scores_of_two_kinds_are_not_compared(tmp_path):
     assert history.ranking() == [20, 30]
 
 
+def test_a_perplexity_that_is_not_a_number_comes_last_and_can_be_read_again(tmp_path):
+    history_of(tmp_path, {"perplexity": float("nan")}, {"perplexity": 9.0})
+    again = ScoreHistory(tmp_path)
+    again.recall(20)
+    assert again.ranking() == [20, 10]
+
+
 def test_training_that_goes_back_forgets_what_came_after(tmp_path):
     history_of(tmp_path, *bleu(3.0, 5.0, 9.0))
     history = ScoreHistory(tmp_path)
