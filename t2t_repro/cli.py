@@ -268,6 +268,11 @@ def _add_setting(group: argparse._ArgumentGroup, field: dataclasses.Field) -> No
 def settings(namespace: argparse.Namespace) -> dict[str, Any]:
     """Return the settings given as flags, as values of their types; raise BadInput if wrong."""
     given = {name: value for name, value in vars(namespace).items() if name in config.FIELDS}
+    checkpoint = getattr(namespace, "checkpoint", "average")
+    if "average_last" in given and checkpoint != "average":
+        raise BadInput(
+            f"--average_last: --checkpoint={checkpoint} takes one checkpoint; leave one of them out"
+        )
     return {
         name: value if isinstance(value, list) else config.parse(name, value)
         for name, value in given.items()

@@ -109,10 +109,21 @@ def _check(given: argparse.Namespace) -> None:
             "wanted --workdir, or --problem with --hypotheses and --references, or --compare with "
             "--references"
         )
+    if not runs:
+        _check_no_translation(given)
     if given.comet and not runs and not given.sources:
         raise BadInput("--comet: wanted --sources too, the text that was translated")
     if given.comet_python and not given.comet:
         raise BadInput("--comet_python: wanted --comet with it, the model")
+
+
+def _check_no_translation(given: argparse.Namespace) -> None:
+    """Raise BadInput for flags that say what to translate and how: files are scored as they are."""
+    flags = [name for name in cli.settings(given) if name not in ("tokenized", "target_language")]
+    if given.split != "test":
+        flags.append("split")
+    if flags:
+        raise BadInput(f"--{flags[0]}: only runs have it; wanted --workdir, or leave it out")
 
 
 def _score_runs(given: argparse.Namespace) -> None:

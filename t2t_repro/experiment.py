@@ -373,8 +373,9 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
         BadInput: the text or a checkpoint cannot be used.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
-    cluster, dev = experiment.cluster, corpus.held_out("dev")
+    cluster = experiment.cluster
     batching = training_batches(config, corpus, cluster.index, cluster.size)
+    dev = corpus.held_out("dev")
     if not corpus.read_only:
         workdir.save_config(config)
     accumulate = max(micro_batches, config.train.accumulate)

@@ -72,7 +72,7 @@ def _pairs(sources: Path | None, targets: Path | None) -> Iterator[tuple[str, st
     if sources and targets:
         pairs = text_files.aligned(sources, targets)
     else:
-        pairs = text_files.tab_separated("/dev/stdin")
+        pairs = text_files.tab_separated("stdin", sys.stdin.buffer)
     return ((pair["source"], pair["target"]) for pair in pairs)
 
 

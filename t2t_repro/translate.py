@@ -153,14 +153,16 @@ def _check(given: argparse.Namespace, settings: dict[str, Any]) -> None:
             "--sampling_temperature and --seed are for sampling; wanted --sampling_topk=K too (0: "
             "all pieces)"
         )
+    if given.sampling_topk is not None and "beam_size" in settings:
+        raise BadInput("--beam_size: sampling has no beam; --nbest=N draws N translations")
     if given.json and (given.pretty or given.score):
         raise BadInput("--json: it has scores, and a line for each input; leave out the other flag")
 
 
 def _check_runs(given: argparse.Namespace, settings: dict[str, Any]) -> None:
-    for path in given.workdir:
+    for number, path in enumerate(given.workdir):
         run = Workdir(path).config(settings)
-        if given.sampling_topk is None:
+        if number == 0 and given.sampling_topk is None:  # the first run's beam is that of all
             _check_nbest(given.nbest, run.decode.beam_size, "give a greater --beam_size too")
         _check_pretty(given.pretty, run.problem)
         for name in ("prefixes", "alignments"):

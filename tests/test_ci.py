@@ -70,3 +70,14 @@ def test_the_development_container_makes_the_developers_environment():
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     target = container["postCreateCommand"].removeprefix("make ")
     assert f"\n{target}:" in MAKEFILE
+
+
+def test_neither_images_nor_packages_come_from_a_host_that_is_named():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    images = [container["image"]]
+    for path in (ROOT / "docs/deploy").glob("Dockerfile*"):
+        images += re.findall(r"^FROM (\S+)", path.read_text(encoding="utf-8"), re.M)
+    assert len(images) >= 3
+    hosts = [image.split("/")[0] for image in images if "/" in image]
+    assert not [host for host in hosts if "." in host or ":" in host]
+    assert "://" not in (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")

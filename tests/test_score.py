@@ -1,13 +1,18 @@
 """The score command, against teacher forcing of each pair alone and against translate."""
 
+import io
 import json
+import socket
+import sys
 from itertools import islice
 
 import commands
 import numpy as np
 import pytest
 
+from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
+from t2t_repro.score import _pairs
 
 PAIRS = [(p["source"], p["target"]) for p in islice(toy_ende.examples("dev"), 70)]  # two batches
 PAIRS += [("", "Ja."), ("Yes.", ""), ("The cat 🙂", "Die Katze 🙂 \t".strip())]
@@ -92,3 +97,16 @@ def test_pairs_on_stdin(tiny_run, tmp_path):
     pairs = "".join(f"{source}\t{target}\n" for source, target in PAIRS[:2]).encode()
     done = commands.python("-m", "t2t_repro.score", f"--workdir={tiny_run}", stdin=pairs)
     assert len([float(line) for line in done.stdout.splitlines()]) == 2
+
+
+def test_stdin_may_be_a_socket(monkeypatch):
+    """Which cannot be opened as /dev/stdin; programs that start commands often give them one."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as file:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        ours.sendall(b"Ja.\tYes.\nno tab\n")
+        ours.shutdown(socket.SHUT_WR)
+        pairs = _pairs(None, None)
+        assert next(pairs) == ("Ja.", "Yes.")
+        with pytest.raises(BadInput, match="stdin, line 2: 0 tabs"):
+            next(pairs)

@@ -10,9 +10,10 @@ from itertools import count, islice
 import pytest
 import tensorflow as tf
 
+from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS
-from t2t_repro import cli, translate
+from t2t_repro import cli, config, translate
 from t2t_repro.decoding.translator import Line, _batches_by_length, nbest_lines, translate_lines
 from t2t_repro.serving import saved_model
 from t2t_repro.workdir import Workdir
@@ -253,3 +254,18 @@ def test_a_source_that_is_too_long_is_cut_and_ends_with_eos(tiny_run):
         outputs["translation"][0].numpy().decode()
         == run.vocabulary.decode(expected["ids"].numpy().tolist())[0]
     )
+
+
+def test_the_beam_of_several_runs_is_that_of_the_first(tmp_path):
+    for name, beam_size in (("a", 4), ("b", 1)):
+        (tmp_path / name).mkdir()
+        saved = config.resolve("toy_ende", overrides={"beam_size": beam_size})
+        config.save(saved, tmp_path / name / "config.yaml")
+
+    def check(*names):
+        runs = [str(tmp_path / name) for name in names]
+        translate._check_runs(translate.parser().parse_args(["--nbest=3", "--workdir", *runs]), {})
+
+    check("a", "b")
+    with pytest.raises(BadInput, match="--nbest=3: the search keeps 1 hypotheses"):
+        check("b", "a")

@@ -55,6 +55,8 @@ def test_samples_depend_on_the_seed_and_the_number_of_the_line(translated):
     assert translated(*flags, "--seed=2")[:9] != first[:9]
     assert len(set(first[:9])) == 9
     assert len(first) == 3 * len(LINES)
+    more = translated(*flags[:2], "--nbest=5", "--seed=1")  # the same three, and two more
+    assert [more[5 * i + j] for i in range(3) for j in range(3)] == first[:9]
 
 
 def test_translations_begin_with_their_prefixes(translated, tmp_path):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import BinaryIO
 
 from pipelines import regular_file
 from pipelines.errors import BadInput
@@ -58,16 +59,20 @@ def lines(path: str | Path) -> Iterator[str]:
         BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8
             or has more than 16 MiB.
     """
-    number = 0
     with open_bytes(path) as file:
-        read_line = partial(file.readline, _LONGEST_LINE + 1)
-        for number, line in enumerate(iter(read_line, b""), start=1):
-            if len(line) > _LONGEST_LINE:
-                raise BadInput(
-                    f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; wanted one "
-                    "sentence per line, each ended by a line feed: check that the file is text"
-                )
-            yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
+        yield from _lines(path, file)
+
+
+def _lines(path: str | Path, file: BinaryIO) -> Iterator[str]:
+    number = 0
+    read_line = partial(file.readline, _LONGEST_LINE + 1)
+    for number, line in enumerate(iter(read_line, b""), start=1):
+        if len(line) > _LONGEST_LINE:
+            raise BadInput(
+                f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; wanted one "
+                "sentence per line, each ended by a line feed: check that the file is text"
+            )
+        yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
     if number == 0:
         raise BadInput(f"{path}: empty file; wanted one sentence per line: fill it or leave it out")
 
@@ -90,13 +95,18 @@ def aligned(source: str | Path, target: str | Path) -> Iterator[dict[str, str]]:
         yield {"source": source_line, "target": target_line}
 
 
-def tab_separated(path: str | Path) -> Iterator[dict[str, str]]:
+def tab_separated(path: str | Path, file: BinaryIO | None = None) -> Iterator[dict[str, str]]:
     """Yield {"source", "target"} from each line "source<TAB>target".
+
+    Args:
+        path: The file, or the name of the open one.
+        file: An open file to read instead, such as a terminal or a socket.
 
     Raises:
         BadInput: The file is unusable (see `lines`), or a line does not have exactly one tab.
     """
-    for number, line in enumerate(lines(path), start=1):
+    read = lines(path) if file is None else _lines(path, file)
+    for number, line in enumerate(read, start=1):
         if (tabs := line.count("\t")) != 1:
             raise BadInput(
                 f"{path}, line {number}: {tabs} tabs; wanted exactly one, source<TAB>target: "

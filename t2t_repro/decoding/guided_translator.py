@@ -2,12 +2,12 @@
 
 An export has no inputs for these, so a `GuidedTranslator` is for runs alone.
 
-Axes: b batch, m hypotheses or samples, p prefix positions, s source positions.
+Axes: b batch, m hypotheses, p prefix positions, s source positions.
 """
 
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat, zip_longest
+from itertools import islice, repeat, zip_longest
 
 import numpy as np
 import tensorflow as tf
@@ -56,7 +56,10 @@ class GuidedTranslator(Translator):
     ):
         model, *others = models
         super().__init__(model, vocabulary, config, postprocess=postprocess)
-        self._n_best, self._seed = n_best, sampled.seed if sampled else None
+        self._seed = sampled.seed if sampled else None
+        # Samples of a line are rows of the batch: as hypotheses of one row, each of them would also
+        # look at the keys of all others, at a cost that grows with the square of their number.
+        self._samples = n_best if sampled else 1
         # The greatest number of draws that a source of legal length needs.
         self._positions = config.max_source_length + config.max_extra_length
         parts = model, config, vocabulary.producible, EOS
@@ -64,7 +67,7 @@ class GuidedTranslator(Translator):
             self._decode = make_sampler(*parts, sampled.sampling, others)
         else:
             self._decode = make_decoder(*parts, n_best=n_best, others=others)
-        draws = tf.TensorSpec([None, None, n_best], tf.float32)
+        draws = tf.TensorSpec([None, None, 1], tf.float32)
         signature = [_TEXT, _IDS, draws] if sampled else [_TEXT, _IDS]
         self._guided = tf.function(self._translations, input_signature=signature)
 
@@ -87,23 +90,31 @@ class GuidedTranslator(Translator):
                 pairs = zip(lines, repeat([]), strict=False)
             else:
                 pairs = _paired(lines, self._prefix_ids(prefixes))
-            requests = ((line, ids, number) for number, (line, ids) in enumerate(pairs, start=1))
-            yield from beams(self._call, requests, window)
+            requests = (
+                (line, ids, (number, sample))
+                for number, (line, ids) in enumerate(pairs, start=1)
+                for sample in range(self._samples)
+            )
+            found = beams(self._call, requests, window)
+            while own := list(islice(found, self._samples)):
+                yield [translation for row in own for translation in row]
 
         return rows
 
-    def _call(self, lines: list[str], prefixes: list[list[int]], numbers: list[int]) -> Outputs:
+    def _call(
+        self, lines: list[str], prefixes: list[list[int]], places: list[tuple[int, int]]
+    ) -> Outputs:
         longest = max(map(len, prefixes))
         prefix = np.array([ids + [PAD] * (longest - len(ids)) for ids in prefixes], np.int32)
         inputs = tf.constant(lines), tf.constant(prefix)
         if self._seed is None:
             return self._guided(*inputs)
-        return self._guided(*inputs, tf.stack([self._draws(number) for number in numbers]))
+        return self._guided(*inputs, tf.stack([self._draws(*place) for place in places]))
 
-    def _draws(self, number: int) -> np.ndarray:
-        """Return the draws of a line, which depend on the seed and its number alone: [., m]."""
-        generator = np.random.default_rng([self._seed or 0, number])
-        return generator.random((self._positions, self._n_best), np.float32)
+    def _draws(self, line: int, sample: int) -> np.ndarray:
+        """Return the draws of a sample, which depend on the seed and its place alone: [., 1]."""
+        generator = np.random.default_rng([self._seed or 0, line, sample])
+        return generator.random((self._positions, 1), np.float32)
 
     def _translations(
         self, text: tf.Tensor, prefix: tf.Tensor, draws: tf.Tensor | None = None

@@ -2,7 +2,7 @@
 
 Paired bootstrap resampling (Koehn 2004) by sacreBLEU: 1,000 samples of the lines are drawn, the
 same for all systems. The p-value is the share of samples in which a system's distance from the
-first one exceeds the mean distance by more than its distance on all lines.
+first one exceeds the mean distance by more than its distance on all lines, and 1 if that is 0.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,8 @@ def comparison(
     signatures, found = PairedTest(list(systems), metrics, [references], test_type="bs")()
     names = dict(zip(metrics, signatures, strict=True))
     rows = [
-        {"system": system} | {name: _values(found[theirs][row]) for name, theirs in names.items()}
+        {"system": system}
+        | {name: _values(found[theirs][row], found[theirs][0]) for name, theirs in names.items()}
         for row, (system, _) in enumerate(systems)
     ]
     return {
@@ -74,8 +75,12 @@ def lines(compared: dict[str, Any]) -> list[str]:
     ]
 
 
-def _values(result: Any) -> dict[str, float | None]:
+def _values(result: Any, baseline: Any) -> dict[str, float | None]:
     p = result.p_value
+    # sacreBLEU counts the samples beyond the distance; no sample of two equal outputs is beyond 0,
+    # so they would differ with the least p-value that there is.
+    if p is not None and result.score == baseline.score:
+        p = 1.0
     return {
         "score": float(result.score),
         "mean": float(result.mean),

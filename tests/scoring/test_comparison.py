@@ -67,6 +67,13 @@ def test_the_table_has_a_row_for_each_system(files, capsys):
     assert [line.split(":")[0] for line in signatures] == ["sacrebleu", "chrf"]
 
 
+def test_a_system_does_not_differ_from_itself(files, capsys):
+    systems = files["a"], files["a"]
+    _, stdout, _ = evaluate(files, capsys, "--compare", *systems, "--json")
+    _, same = json.loads(stdout)["systems"]
+    assert (same["sacrebleu"]["p_value"], same["chrf"]["p_value"]) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
