@@ -1,11 +1,9 @@
 """Save and restore the checkpoints of a work directory, and average the last n.
 
-A damaged checkpoint is found out when it is restored: TensorFlow checks every value that it reads
-against a checksum. The newest good one is then used instead, unless `strict` asks for an error.
+Damaged ones are passed over: see `checkpoint_search`.
 """
 
 import contextlib
-import re
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,16 +17,9 @@ import tensorflow as tf
 from pipelines.errors import BadInput
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoint_files import CheckpointFiles
+from t2t_repro.training.checkpoint_search import Search, first_line, weights_by_name
 from t2t_repro.training.score_history import ScoreHistory
 from t2t_repro.training.stream_places import StreamPlaces
-
-# These say nothing about a checkpoint's files: memory or permission is lacking, or a worker.
-_LACKING = (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError)
-_LOST = (tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.UnavailableError)
-
-
-class Damaged(Exception):
-    """A checkpoint's files are cut short, changed or missing."""
 
 
 class Checkpoints:
@@ -64,7 +55,7 @@ class Checkpoints:
         worker: int = 0,
         workers: int = 1,
     ):
-        weights = _by_name(model)
+        weights = weights_by_name(model)
         self._weights = {**weights, **averages}
         learning = {"learning": {path: weights[path] for path in averages}} if averages else {}
         saved = {id(average) for average in averages.values()}
@@ -119,7 +110,7 @@ class Checkpoints:
                 self._files.remove(step)
             raise BadInput(
                 f"{self._files.directory}: the checkpoint of step {step} could not be written: "
-                f"{_first_line(error)} Make room and run the same command again; it resumes from "
+                f"{first_line(error)} Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
 
@@ -145,7 +136,7 @@ class Checkpoints:
         Raises:
             BadInput: no checkpoint is good, or one belongs to a model of another shape.
         """
-        search = _Search(self._files, self._restored, self._weights, strict)
+        search = Search(self._files, self._restored, self._weights, strict)
         search.places = self._places
         restored = list(islice(search.restored(), 1))
         self._steps = [step for step in search.listing.steps if step <= max(restored, default=0)]
@@ -187,9 +178,9 @@ def average_last(
     Raises:
         BadInput: there is no good checkpoint, or one belongs to a model of another shape.
     """
-    weights, files = _by_name(model), CheckpointFiles(directory)
+    weights, files = weights_by_name(model), CheckpointFiles(directory)
     listed = files.listing().steps
-    search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
+    search = Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
     search.spare = () if keep is None else listed[:-keep]
     steps = list(islice(search.restored(), last))
     if not steps:
@@ -251,13 +242,13 @@ def _restore_first(
     model: Transformer, directory: Path, steps: Sequence[int], strict: bool
 ) -> tuple[str, ...]:
     """Set the model's weights to the first good checkpoint of some steps; return its name."""
-    weights, files = _by_name(model), CheckpointFiles(directory)
-    search = _Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
+    weights, files = weights_by_name(model), CheckpointFiles(directory)
+    search = Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
     search.steps = steps
     return _named(search, list(islice(search.restored(), 1)))
 
 
-def _named(search: "_Search", used: Sequence[int]) -> tuple[str, ...]:
+def _named(search: "Search", used: Sequence[int]) -> tuple[str, ...]:
     """Print the warnings of a search, and return the names of the checkpoints that are used."""
     for warning in search.warnings(used):
         print(warning, file=sys.stderr)
@@ -281,7 +272,7 @@ def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None
     except (tf.errors.OpError, RuntimeError, IndexError) as error:  # good a moment ago
         raise BadInput(
             f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
-            f"({_first_line(error)[:-1]}); run the same command again"
+            f"({first_line(error)[:-1]}); run the same command again"
         ) from None
 
 
@@ -289,127 +280,3 @@ def last_step(directory: Path) -> int:
     """Return the step of the newest checkpoint, or 0 if there is none."""
     files = CheckpointFiles(directory)
     return max(filter(files.has, files.listing().steps), default=0)
-
-
-class _Search:
-    """The search for good checkpoints, from the newest back unless `steps` is set.
-
-    Args:
-        files: The checkpoints' files.
-        checkpoint: What is restored from them.
-        weights: The model's weights by name.
-        strict: Whether a damaged checkpoint is an error.
-    """
-
-    def __init__(
-        self,
-        files: CheckpointFiles,
-        checkpoint: tf.train.Checkpoint,
-        weights: dict[str, tf.Variable],
-        strict: bool,
-    ):
-        self.files, self.checkpoint, self.weights = files, checkpoint, weights
-        self.strict, self.listing = strict, files.listing()
-        self.steps: Sequence[int] = self.listing.steps[::-1]  # in the order of the search
-        self.spare: Collection[int] = ()  # steps that are used only if none before was good
-        self.places: StreamPlaces | None = None  # restored with the checkpoint
-        self.damaged: dict[int, str] = {}  # {step: reason}
-
-    def restored(self) -> Iterator[int]:
-        """Restore one checkpoint after another; yield the step of each that is good.
-
-        Raises:
-            BadInput: all of them are damaged, `strict` and one is, or one is of another shape.
-        """
-        self._check_strict()
-        is_any_good = False
-        for step in self.steps:
-            if is_any_good and step in self.spare:
-                return
-            try:
-                with _explained(self.files.path(step)):
-                    _restore(self.checkpoint, self.files.path(step), self.weights)
-                    if self.places:
-                        self.places.restore(step)
-            except Damaged as damage:
-                self.damaged[step] = str(damage)
-                self._check_strict()
-            else:
-                is_any_good = True
-                yield step
-        if not is_any_good and (complaints := self._complaints()):
-            raise BadInput(
-                f"{complaints[0]}, and no other checkpoint is good; copy one back from elsewhere, "
-                "or train in another --workdir"
-            )
-
-    def warnings(self, used: Sequence[int]) -> list[str]:
-        """Return a line about each damaged file, with the checkpoints that are used instead."""
-        names = [self.files.path(step).name for step in sorted(used)]
-        shown = " to ".join(dict.fromkeys([*names[:1], *names[-1:]]))
-        return [f"warning: {each}; used instead: {shown}" for each in self._complaints()]
-
-    def _complaints(self) -> list[str]:
-        """Return what is wrong with which file, the newest checkpoint first."""
-        found = [(self.files.path(step), reason) for step, reason in self.damaged.items()]
-        if self.listing.complaint:
-            found.append((self.files.list_file, self.listing.complaint))
-        return [f"{path}: {reason}" for path, reason in found]
-
-    def _check_strict(self) -> None:
-        if self.strict and (complaints := self._complaints()):
-            raise BadInput(
-                f"{complaints[0]}; copy it back from elsewhere, or leave --strict out to use what "
-                "is good"
-            )
-
-
-def _by_name(model: Transformer) -> dict[str, tf.Variable]:
-    """Index trainable weights by path, as "transformer/encoder_0/self_attention/query/kernel"."""
-    named = {weight.path: weight.value for weight in model.weights}
-    assert len(named) == len(model.weights), "two weights of one name"
-    return named
-
-
-def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.Variable]) -> None:
-    """Restore a checkpoint."""
-    status = checkpoint.read(str(path))
-    status.assert_existing_objects_matched()
-    status.expect_partial()
-    names = [name for name, _ in tf.train.list_variables(str(path)) if name.startswith("weights/")]
-    if len(names) != len(weights):
-        raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Translate the errors of TensorFlow while a checkpoint is restored.
-
-    Raises:
-        Damaged: its files are.
-        BadInput: it is of another shape, or cannot be read for another reason.
-    """
-    try:
-        yield
-    except (BadInput, *_LOST):
-        raise
-    except _LACKING as error:
-        raise BadInput(
-            f"{path}: cannot be read: {_first_line(error)} Once it can be, run the same command "
-            "again"
-        ) from None
-    # IndexError: how TensorFlow's reader reports a truncated file.
-    except (tf.errors.OpError, IndexError) as error:
-        raise Damaged(f"damaged ({_first_line(error)[:-1]})") from None
-    except (ValueError, AssertionError) as error:
-        raise BadInput(
-            f"{path}: cannot be restored, it is of another model: {_first_line(error)} Bring back "
-            "the config.yaml that it was trained with, or train in another --workdir"
-        ) from None
-
-
-def _first_line(error: Exception) -> str:
-    """Return an error's first line, without the names of TensorFlow's operations."""
-    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
-    line = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\]", "", lines[0])
-    return line[:200].rstrip(". ") + "."
