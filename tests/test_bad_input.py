@@ -275,6 +275,7 @@ def test_a_work_directory_that_cannot_be(refusal, tmp_path, place):
         ("--d_model=16", "d_model: 16 (the run has 8)"),
     ],
 )
+@pytest.mark.slow
 def test_a_work_directory_of_another_run(refusal, run, flag, expected):
     before = files(run)
     message = refusal("train", flag, f"--workdir={run}")
@@ -455,6 +456,7 @@ def test_a_work_directory_that_vanishes_is_not_made_again(capsys, run, is_replac
 
 
 @pytest.mark.parametrize("name", ["train", "translate"])
+@pytest.mark.slow
 def test_checkpoints_of_another_shape(refusal, run, wider, name):
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(wider / "checkpoints", run / "checkpoints")

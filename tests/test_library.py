@@ -51,6 +51,7 @@ def test_one_string_is_not_a_list_of_strings(export):
         t2t_repro.load(export).translate("The old house.")
 
 
+@pytest.mark.slow
 def test_a_sentence_that_is_cut_gives_a_warning(export):
     model = t2t_repro.load(export)
     with pytest.warns(UserWarning, match=r"the end was cut off: sentences \[1\]"):
@@ -67,6 +68,7 @@ def test_loading_leaves_the_random_numbers_of_the_program_alone(tiny_run):
     assert after[0] != after[1]
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_readme_run(tiny_run):
     translating, modelling = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert 'load("runs/toy_ende")' in translating

@@ -184,6 +184,7 @@ def test_an_endless_stream(lines_of):
     assert results[69] == (expected if lines_of is translate_lines else [expected] * 2)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_lines():
     """A million lines would be 9 MB as bytes alone, and 60 MB as Python's strings."""
 
@@ -217,8 +218,11 @@ class Terminal(io.StringIO):
     [
         ({"stderr"}, 2.2, True),
         ({"stderr"}, 0.5, False),  # a short text
-        (set(), 2.2, False),  # a log file, redrawn every half minute
-        ({"stderr", "stdout"}, 2.2, False),  # the translations appear on the terminal
+        pytest.param(
+            set(), 2.2, False, marks=pytest.mark.slow
+        ),  # a log file, redrawn every half minute
+        # The translations appear on the terminal.
+        pytest.param({"stderr", "stdout"}, 2.2, False, marks=pytest.mark.slow),
     ],
 )
 def test_progress(monkeypatch, terminals, seconds, seen):

@@ -58,6 +58,7 @@ def check(row):
     assert row["matmul_share"] == pytest.approx(row["gflops"] / row["matmul_gflops"])
 
 
+@pytest.mark.slow
 def test_a_row_for_each_workload_and_precision(monkeypatch):
     monkeypatch.setattr(bench_train, "WORKLOADS", {"base": WORKLOAD})
     monkeypatch.setattr(machine, "MATRIX", 256)

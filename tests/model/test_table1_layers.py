@@ -202,7 +202,9 @@ def test_in_bfloat16_it_is_near_float32():
 
 
 @tensorflow_only
-@pytest.mark.parametrize("name", ["restricted", "convolution"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("restricted", marks=pytest.mark.slow), "convolution"]
+)
 def test_training_with_it_learns_to_copy(name):
     import tensorflow as tf
 

@@ -262,6 +262,7 @@ def call(monkeypatch, capfd, tiny_run):
 SENTENCE = next(toy_ende.examples("dev"))["source"]
 
 
+@pytest.mark.slow
 def test_the_model_s_own_translation_is_looked_at(call, tiny_run, tmp_path):
     status, stdout, stderr = call(f"--sentence={SENTENCE}", f"--output={tmp_path / 'f.html'}")
     assert status == 0, stderr
@@ -316,6 +317,7 @@ def test_mistakes_are_told_in_one_line(call, tmp_path, monkeypatch, flags, messa
 # TensorBoard
 
 
+@pytest.mark.slow
 def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {"eval_sentences": 3})
     before = [variable.numpy() for variable in run.model.variables]

@@ -99,6 +99,7 @@ def test_missing_and_foreign_exports(export, tmp_path):
     assert "model.tflite is damaged" in refused(f"--export_dir={damaged}", "--port=0")
 
 
+@pytest.mark.slow
 def test_versions_killed_workers_and_the_end(export, tmp_path):
     """A version comes, workers are killed, a damaged version comes, and no request is lost."""
     base = tmp_path / "export"

@@ -138,7 +138,9 @@ def test_nbest_lists_are_tensorflows(run, exported):
     assert len({line.translation for line in best}) > 100
 
 
-@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.0), (3, 2.5)])
+@pytest.mark.parametrize(
+    ("beam_size", "alpha"), [pytest.param(1, 0.0, marks=pytest.mark.slow), (3, 2.5)]
+)
 def test_other_searches(tiny_run, exported, tmp_path, beam_size, alpha):
     run = restored(tiny_run, beam_size=beam_size, alpha=alpha, max_extra_length=6)
     directory = tmp_path / "1"

@@ -175,6 +175,7 @@ def padded(ids):
     return tf.constant([row + [PAD] * (width - len(row)) for row in ids])
 
 
+@pytest.mark.slow
 def test_bfloat16_is_half_the_size_and_computes_in_float32(run, rounded, exports):
     """The export computes like a model whose weights were rounded to 8 bits of mantissa."""
 
@@ -223,6 +224,7 @@ def test_attention_is_what_visualize_draws(run, signatures, line):
     assert_drawn_alike(figure_of(outputs, line), visualize._figure(run, line, None))
 
 
+@pytest.mark.slow
 def test_attention_of_weights_in_bfloat16(run, rounded):
     translator = Translator(run.model, run.vocabulary, run.config.decode, "bfloat16")
     figure = figure_of(translator.attention(tf.constant(LINES[0])), LINES[0])

@@ -274,6 +274,7 @@ def test_nothing_is_saved_where_the_work_directory_has_vanished(data, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
     data, epoch, tmp_path, monkeypatch
 ):
@@ -332,6 +333,7 @@ def test_checkpoints_by_minutes(data, tmp_path, minutes, steps):
     assert saved_steps(tmp_path) == steps
 
 
+@pytest.mark.slow
 def test_the_best_and_the_early_end_survive_a_stop(data, tmp_path, capsys):
     flags = {"train_steps": 20, "checkpoint_steps": 1, "keep_checkpoints": 1, "eval_share": 1.0}
     flags |= {"keep_best": 2, "early_stopping": 3}
@@ -430,6 +432,7 @@ def test_loss_that_is_no_number_is_not_saved_between_two_logs(data, tmp_path):
     assert saved_steps(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_weights_that_the_last_update_has_made_infinite_are_not_saved(data, tmp_path):
     def broken(trainer, numbers):
         if trainer.optimizer.iterations == 3:

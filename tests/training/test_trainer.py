@@ -166,7 +166,7 @@ def test_norm_is_that_of_the_gradient_before_clipping(tiny):
     assert step(clipped, clip_norm=1e-3, **PROPORTIONAL)[3] == norm
 
 
-@pytest.mark.parametrize("share", [0.25, 4.0])
+@pytest.mark.parametrize("share", [0.25, pytest.param(4.0, marks=pytest.mark.slow)])
 def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, share):
     plain, clipped = tiny(dropout=0.0), tiny(dropout=0.0)
     before = weights(plain)

@@ -1,5 +1,7 @@
 """Altered trees keep the tags and brackets, and their words occur with those tags."""
 
+from itertools import islice
+
 import pytest
 from paths import DATA
 
@@ -13,7 +15,8 @@ pytestmark = pytest.mark.skipif(not GUM.exists(), reason=f"needs real trees in {
 
 @pytest.fixture(scope="module")
 def gold():
-    return [tree for tree in map(trees.normalised, trees.read(GUM)) if tree.leaves]
+    read = islice(map(trees.normalised, trees.read(GUM)), 1500)
+    return [tree for tree in read if tree.leaves]
 
 
 @pytest.fixture(scope="module")
