@@ -6,6 +6,7 @@ import tracemalloc
 import hypothesis
 import pytest
 import yaml
+from examples import EXAMPLES
 from hypothesis import strategies as st
 
 from pipelines.errors import BadInput
@@ -24,7 +25,7 @@ from t2t_repro import (
 from t2t_repro.bench import __main__ as bench
 
 FAST_AND_SLOW = pytest.mark.parametrize(
-    "examples", [200, pytest.param(20_000, marks=pytest.mark.slow)]
+    "examples", [200, pytest.param(EXAMPLES, marks=pytest.mark.slow)]
 )
 MOST_MEMORY = 20_000_000  # bytes: of the largest content below, and of what YAML makes of it
 

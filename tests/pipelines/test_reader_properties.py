@@ -13,6 +13,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from examples import EXAMPLES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ TEST = {"paper_bleu": 1.0, "sacrebleu": 1.0, "sacrebleu_signature": "tok:13a", "
 
 # The number of examples of a tier; the few of the fast one are the first of the others.
 tiers = pytest.mark.parametrize(
-    "examples", [40, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "examples", [40, pytest.param(EXAMPLES, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 # Values that JSON can spell where another type belongs.
 odd = st.recursive(

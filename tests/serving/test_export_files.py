@@ -5,6 +5,7 @@ import os
 
 import commands
 import pytest
+from examples import EXAMPLES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -229,10 +230,10 @@ def test_settings_of_any_content(tmp_path_factory, content):
 
 
 @pytest.mark.slow
-def test_settings_of_20_000_contents(tmp_path):
+def test_settings_of_thousands_of_contents(tmp_path):
     (tmp_path / "model.tflite").touch()
 
-    @settings(max_examples=20_000, deadline=None, suppress_health_check=QUIET, database=None)
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=QUIET, database=None)
     @given(content=CONTENTS)
     def check(content):
         assert_only_bad_input(tmp_path, content)
