@@ -220,6 +220,7 @@ def test_a_stream_is_not_encoded_on_beam(refusal, text, tmp_path):
     assert "--beam_pipeline_options with --stream" in message
 
 
+@pytest.mark.slow
 def test_a_failed_start_does_not_hinder_the_next(refusal, text, tmp_path):
     """This holds even if it failed after learning the vocabulary and encoding the training text."""
     tsv = f"--tsv_files={text / 'pairs.tsv'}"

@@ -179,6 +179,7 @@ def test_evaluate_files_without_tensorflow(tmp_path):
 # Translate
 
 
+@pytest.mark.slow
 def test_one_output_line_for_every_input_line(translated):
     stdout, stderr = translated
     translations = stdout.decode().split("\n")

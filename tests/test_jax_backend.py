@@ -56,6 +56,7 @@ def run_on_jax(*arguments, **variables):
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_logits_are_those_of_tensorflow(build, tmp_path):
     model = build()
     source = np.array([[5, 9, 17, 4, 1], [8, 3, 1, 0, 0]], "int32")

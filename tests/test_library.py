@@ -28,6 +28,7 @@ def export(tiny_run, tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_a_run_and_its_export_translate_like_the_command(tiny_run, export, capfdbinary):
     text = "".join(f"{line}\n" for line in LINES).encode()
     assert commands.call("translate", f"--workdir={tiny_run}", stdin=text) == 0

@@ -160,6 +160,7 @@ def test_no_hypothesis_depends_on_neighbours_padding_or_place(trained):
 
 
 @only_tensorflow
+@pytest.mark.slow
 def test_xla_gives_what_the_graph_gives(trained):
     import tensorflow as tf
 

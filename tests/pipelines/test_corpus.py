@@ -355,7 +355,8 @@ def prepare(*flags):
     )
 
 
-@pytest.mark.parametrize("beam", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("beam", [False, True])
 def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, beam):
     packed = tmp_path / "text.en.gz"
     packed.write_bytes(gzip.compress(Path(text["source_files"][0]).read_bytes()))

@@ -140,6 +140,7 @@ def test_versions_killed_workers_and_the_end(export, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow
 def test_at_the_end_all_that_was_accepted_is_answered(export, number):
     running = Server(export, "--workers=1", "--batch_size=1")
     workers = workers_of(running.process)

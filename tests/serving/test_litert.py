@@ -307,6 +307,7 @@ def test_both_functions_share_the_weights(wide, exported):
         assert len(large) == len(set(large))
 
 
+@pytest.mark.slow
 def test_int8_translates_nearly_alike(run, translator, tmp_path):
     litert.save(run, tmp_path / "1", "int8")
     assert json.loads((tmp_path / "1/settings.json").read_text())["weights"] == "int8"

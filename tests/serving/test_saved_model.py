@@ -388,6 +388,7 @@ def requests(directory):
 
 
 @pytest.mark.parametrize("name", ["text", "ids"])
+@pytest.mark.slow
 def test_warm_up_requests_are_answered(exports, name):
     signatures = tf.saved_model.load(str(exports / name / "1")).signatures
     sizes = {}

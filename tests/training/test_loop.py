@@ -186,6 +186,7 @@ def test_stopped_and_resumed_run_ends_like_an_uninterrupted_one(
         np.testing.assert_allclose(resumed_weight, weight, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_run_that_falls_back_ends_like_an_uninterrupted_one(data, uninterrupted, tmp_path, capsys):
     """Bit for bit: what the damaged checkpoint held was not used, and is not counted later."""
     last = len(uninterrupted.batches)
@@ -426,6 +427,7 @@ def test_loss_that_is_no_number_ends_the_run(data, tmp_path):
     assert saved_steps(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_loss_that_is_no_number_is_not_saved_between_two_logs(data, tmp_path):
     with pytest.raises(BadInput, match="is not a number"):
         train(data, tmp_path, train_steps=3, log_steps=100, learning_rate_scale=1e30)

@@ -89,6 +89,7 @@ def test_its_batches_are_as_full_as_those_without(toy_split, dropout):
     assert filled(varied) > filled(batching(toy_split)) - 0.05
 
 
+@pytest.mark.slow
 def test_an_epoch_is_let_go_of_when_it_has_been_read(toy_split, dropout):
     """TensorFlow keeps the functions that read batches; they must not keep the text."""
     own = batching(toy_split, dropout).for_epoch(epoch=0, updates_before=0)
@@ -122,6 +123,7 @@ def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
 
 
 @pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
+@pytest.mark.slow
 def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
     settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
     own = toy_batches(tmp_path, settings)
