@@ -36,13 +36,13 @@ SENTENCES = \
 test: .venv/installed-dev  ## all that catches a wrong number: 5 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
-test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 20 to 25 minutes on 2 cores
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: at most 30 minutes on 2 cores
 	$(PYTEST) -m slow
 
 torture: .venv/installed-dev  ## kills, full disks and the like: 22 minutes on 2 cores
 	.venv/bin/python tests/torture
 
-properties: .venv/installed-dev  ## 20,000 examples for each reader of a file: 10 minutes on 2 cores
+properties: .venv/installed-dev  ## 20,000 examples for each reader of a file
 	EXAMPLES=20000 $(PYTEST) -m slow tests/test_config_properties.py tests/pipelines/test_reader_properties.py \
 		tests/serving/test_export_files.py
 
