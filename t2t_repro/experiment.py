@@ -311,7 +311,8 @@ def _set_weights(experiment: Experiment, checkpoint: str, strict: bool) -> tuple
     if checkpoint not in ("average", "last"):
         return restore_step(model, directory, int(checkpoint), strict)
     last = config.decode.average_last if checkpoint == "average" else 1
-    return average_last(model, directory, last, strict, config.train.keep_checkpoints)
+    since = _updates_before_cooldown(config.train) if config.train.cooldown_share else 0
+    return average_last(model, directory, last, strict, config.train.keep_checkpoints, since)
 
 
 def restore_several(

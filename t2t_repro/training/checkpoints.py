@@ -157,7 +157,12 @@ class Checkpoints:
 
 
 def average_last(
-    model: Transformer, directory: Path, last: int, strict: bool = False, keep: int | None = None
+    model: Transformer,
+    directory: Path,
+    last: int,
+    strict: bool = False,
+    keep: int | None = None,
+    since: int = 0,
 ) -> tuple[str, ...]:
     """Set the model's weights to the mean of the last `last` good checkpoints (section 6.1).
 
@@ -170,6 +175,8 @@ def average_last(
         strict: Whether a damaged checkpoint is an error.
         keep: Number of checkpoints that are kept as the last ones: others are there because they
             are among the best, and only stand in if none of these is good. None: all of them.
+        since: The step after which the cool-down's updates come. Earlier checkpoints are not
+            averaged with those of the cool-down, whose weights are better.
 
     Returns:
         The names of the averaged checkpoints, such as "step-500"; fewer than `last` if the run has
@@ -182,13 +189,16 @@ def average_last(
     listed = files.listing().steps
     search = Search(files, tf.train.Checkpoint(weights=weights), weights, strict)
     search.spare = () if keep is None else listed[:-keep]
-    steps = list(islice(search.restored(), last))
+    steps: list[int] = []
+    for step in islice(search.restored(), last):
+        if steps and step <= since < steps[0]:
+            break
+        steps.append(step)
     if not steps:
         raise BadInput(
             f"{directory}: no checkpoint in it yet; train first, with the same --workdir"
         )
-    if len(steps) > 1:
-        _set_to_mean(weights, [files.path(step) for step in steps])
+    _set_to_mean(weights, [files.path(step) for step in steps])
     return _named(search, steps)
 
 

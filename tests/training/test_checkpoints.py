@@ -83,6 +83,18 @@ def test_fewer_than_n_are_all_averaged(model, saved):
     assert held(model) == pytest.approx((1 + 2 + 4 + 8) / 4)
 
 
+@pytest.mark.parametrize(
+    ("since", "mean"),
+    [(0, 15 / 4), (10, 14 / 3), (25, (4 + 8) / 2), (39, 8), (40, 15 / 4), (99, 15 / 4)],
+)
+def test_checkpoints_before_the_cooldown_are_not_averaged_with_later_ones(
+    model, saved, since, mean
+):
+    """If the last one is not later either, the run has not reached its cool-down."""
+    average_last(model, saved, 20, since=since)
+    assert held(model) == pytest.approx(mean)
+
+
 def test_the_best_are_kept_beside_the_last_and_not_averaged_with_them(model, saved):
     checkpoints = checkpoints_of(model, saved, keep=2)
     checkpoints.restore_latest()
