@@ -24,7 +24,7 @@ from t2t_repro.distributed.machine import median_seconds
 from t2t_repro.model.attention import PAD
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.paper import cost
-from t2t_repro.training.loss import cross_entropy
+from t2t_repro.training.loss import output_cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
 
 assert keras.backend.backend() == "jax", "set KERAS_BACKEND=jax before Keras is imported"
@@ -107,10 +107,14 @@ class Step:
         tokens = jnp.sum(target != PAD).astype("float32")
 
         def loss(weights: list, random: list, source: Any, target: Any) -> tuple[Any, Any]:
-            logits, random = self.model.stateless_call(
-                weights, random, source, target, training=True
-            )
-            sums = cross_entropy(logits, target, self.label_smoothing)
+            model = self.model
+            learnt, states = model.trainable_variables, model.non_trainable_variables
+            values = zip((*learnt, *states), (*weights, *random), strict=True)
+            with keras.StatelessScope(values) as scope:
+                vectors = model.vectors(source, target, training=True)
+                matrix = model.embedding.matrix.value
+                sums = output_cross_entropy(vectors, matrix, target, self.label_smoothing)
+            random = [scope.get_current_value(state) for state in states]
             return sums[0] / tokens, (random, jnp.stack(sums))
 
         gradient = jax.grad(loss, has_aux=True)

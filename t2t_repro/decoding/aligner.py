@@ -43,7 +43,7 @@ class Aligner:
             _, weights = model.decode(previous, memory, mask, return_attention_scores=True)
             return tf.reduce_mean(weights[layer][1], axis=1)  # [b, t, s]
 
-        self._cross = tf.function(cross, input_signature=[_IDS, _IDS])
+        self._cross = tf.function(cross, input_signature=[_IDS, _IDS], autograph=False)
 
     def align(self, pairs: Sequence[tuple[str, str]]) -> list[Links]:
         """Link each target word with the source word that its pieces look at most.

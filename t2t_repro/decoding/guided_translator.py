@@ -69,7 +69,7 @@ class GuidedTranslator(Translator):
             self._decode = make_decoder(*parts, n_best=n_best, others=others)
         draws = tf.TensorSpec([None, None, 1], tf.float32)
         signature = [_TEXT, _IDS, draws] if sampled else [_TEXT, _IDS]
-        self._guided = tf.function(self._translations, input_signature=signature)
+        self._guided = tf.function(self._translations, input_signature=signature, autograph=False)
 
     def guided_lines(self, prefixes: Iterable[str] | None = None) -> Lines:
         """Return a function from lines to the translations of each.

@@ -49,7 +49,7 @@ class Scorer:
         self._longest = config.max_source_length
         self._longest_target = config.max_source_length + config.max_extra_length
         score = make_scorer(model, config.alpha, vocabulary.producible)
-        self._score: Score = tf.function(score, input_signature=[_IDS, _IDS])
+        self._score: Score = tf.function(score, input_signature=[_IDS, _IDS], autograph=False)
 
     def score(self, pairs: Iterable[tuple[str, str]], window: int = 4096) -> Iterator[ScoredPair]:
         """Yield the probability of each target, in order, in constant memory.

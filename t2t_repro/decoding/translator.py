@@ -53,7 +53,7 @@ class IdsTranslator(tf.Module):
             self.weights = [tf.Variable(tf.cast(weight, weights)) for weight in self.weights]
         self.decode = self._decoder(model, vocabulary, config)
 
-    @tf.function(input_signature=[_IDS])
+    @tf.function(input_signature=[_IDS], autograph=False)
     def translate_ids(self, ids: tf.Tensor) -> Outputs:
         """Decode ids [b, s], each row ending with EOS, then PAD -> `ids` [b, t], `score` [b]."""
         target, scores = self.decode(ids)
@@ -65,7 +65,7 @@ class IdsTranslator(tf.Module):
         """Call `make_decoder` with the weights held here: one function for several signatures."""
         search = make_decoder(model, config, vocabulary.producible, EOS, n_best=n_best)
 
-        @tf.function(input_signature=[_IDS])
+        @tf.function(input_signature=[_IDS], autograph=False)
         def decode(source: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             with self._own_weights(model):
                 return search(source)
@@ -111,7 +111,7 @@ class Translator(IdsTranslator):
         """Call `translate`; the object keeps the weights alive, which its method does not."""
         return self.translate(text)
 
-    @tf.function(input_signature=[_TEXT])
+    @tf.function(input_signature=[_TEXT], autograph=False)
     def translate(self, text: tf.Tensor) -> Outputs:
         """Translate strings [b].
 
@@ -128,7 +128,7 @@ class Translator(IdsTranslator):
             "cut": cut,
         }
 
-    @tf.function(input_signature=[_TEXT])
+    @tf.function(input_signature=[_TEXT], autograph=False)
     def nbest(self, text: tf.Tensor) -> Outputs:
         """Translate strings [b] and return the whole beam of each, best first.
 
@@ -163,7 +163,7 @@ class Translator(IdsTranslator):
         """Make the function `attention`, which computes with the weights held here."""
         longest = min(MOST_DRAWN_PIECES, self.max_source_length)
 
-        @tf.function(input_signature=[_ONE_TEXT])
+        @tf.function(input_signature=[_ONE_TEXT], autograph=False)
         def attention(text: tf.Tensor) -> Outputs:
             """Translate a string [] and return what each head looks at, as `visualize` draws it.
 

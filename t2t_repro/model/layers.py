@@ -11,6 +11,29 @@ from t2t_repro.model.attention import PAD
 
 
 @keras.saving.register_keras_serializable("t2t_repro")
+class Dropout(keras.layers.Dropout):
+    """Dropout (5.4) with the random numbers of `fast_ops.dropout_mask`.
+
+    Args:
+        rate: P_drop.
+
+    Examples:
+        >>> tuple(Dropout(0.1)(keras.random.normal((2, 5, 8)), training=True).shape)
+        (2, 5, 8)
+    """
+
+    def call(self, x, training=False):
+        """Drop numbers of x [..., d], and scale the others, if `training`."""
+        if not (training and self.rate):
+            return x
+        return ops.cast(ops.cast(x, "float32") * self.mask(ops.shape(x)), x.dtype)
+
+    def mask(self, shape):
+        """Draw the factors, 0 and 1 / (1 - rate): float32 of that shape."""
+        return fast_ops.dropout_mask(shape, self.rate, self.seed_generator)
+
+
+@keras.saving.register_keras_serializable("t2t_repro")
 class AddNorm(keras.layers.Layer):
     """LayerNorm(x + Dropout(Sublayer(x))): post-norm (3.1, 5.4).
 
@@ -28,7 +51,7 @@ class AddNorm(keras.layers.Layer):
 
     def __init__(self, dropout, **kwargs):
         super().__init__(**kwargs)
-        self.dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout, dtype=self.dtype_policy)
         self.norm = keras.layers.LayerNormalization(
             epsilon=1e-6, dtype=self.dtype_policy, name="norm"
         )
@@ -42,9 +65,13 @@ class AddNorm(keras.layers.Layer):
         """Return the input of the sub-layer: x itself; a pre-norm layer would normalise x here."""
         return x
 
-    def call(self, x, sublayer_output):
+    def call(self, x, sublayer_output, training=False):
         """Add and normalise, both [b, n, d] -> [b, n, d]."""
-        return self.norm(x + self.dropout(sublayer_output))
+        if not (training and self.dropout.rate):
+            return self.norm(x + sublayer_output)
+        gamma, beta = ops.copy(self.norm.gamma), ops.copy(self.norm.beta)  # not the variables
+        kept = self.dropout.mask(ops.shape(x))
+        return fast_ops.add_norm(x, sublayer_output, kept, gamma, beta, self.norm.epsilon)
 
     def get_config(self):
         """Return the constructor's arguments, for Keras's serialisation."""
@@ -118,8 +145,9 @@ class SharedEmbedding(keras.layers.Layer):
 
     def call(self, ids):
         """Look up ids [b, n] -> vectors [b, n, d]."""
-        vectors = ops.take(self.matrix, ids, axis=0) * self.d_model**0.5
-        return vectors * ops.cast(ids != PAD, vectors.dtype)[:, :, None]
+        factor = ops.where(ids != PAD, self.d_model**0.5, 0.0)[:, :, None]
+        vectors = ops.take(self.matrix, ids, axis=0)
+        return vectors * ops.cast(factor, vectors.dtype)
 
     def logits(self, x):
         """Map x [..., d] to [..., v] in float32, which softmax and loss need in any precision."""

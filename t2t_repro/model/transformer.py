@@ -27,6 +27,7 @@ from t2t_repro.model.attention import (
 )
 from t2t_repro.model.layers import (
     AddNorm,
+    Dropout,
     FeedForward,
     LearnedPositions,
     SharedEmbedding,
@@ -171,8 +172,8 @@ class DecoderLayer(_LayerOfSublayers):
             [b, t, d], or ([b, t, d], (float32 [b, h, t, t], float32 [b, h, t, s])).
         """
         read = self.self_attention_norm.sublayer_input(x)
-        keys_values = self.self_attention.keys_values(read)
-        x, scores = self._sublayers(x, read, [keys_values], target_mask, memory, source_mask)
+        own = self.self_attention(read, target_mask, return_attention_scores=True)
+        x, scores = self._sublayers(x, own, memory, source_mask)
         return (x, scores) if return_attention_scores else x
 
     def step(self, x, beam_size, memory, source_mask, target_mask, cache, append):
@@ -194,12 +195,17 @@ class DecoderLayer(_LayerOfSublayers):
         """
         read, rows = self.self_attention_norm.sublayer_input(x), (-1, beam_size)
         cache = append(cache, self.self_attention.keys_values(read, rows))
-        x, _ = self._sublayers(x, read, cache, target_mask, memory, source_mask, rows)
+        own = self.self_attention.attend(read, cache, target_mask, rows)
+        x, _ = self._sublayers(x, own, memory, source_mask, rows)
         return x, cache
 
-    def _sublayers(self, x, read, parts, target_mask, memory, source_mask, rows=None):
-        """Apply the three sub-layers -> (like x, weights of self- and of cross-attention)."""
-        output, own = self.self_attention.attend(read, parts, target_mask, rows)
+    def _sublayers(self, x, own, memory, source_mask, rows=None):
+        """Add the self-attention's output and weights `own`, and apply the other two sub-layers.
+
+        Returns:
+            (like x, weights of self- and of cross-attention).
+        """
+        output, own = own
         x = self.self_attention_norm(x, output)
         read = self.cross_attention_norm.sublayer_input(x)
         output, cross = self.cross_attention.attend(read, [memory], source_mask, rows)
@@ -286,7 +292,7 @@ class Transformer(keras.Model):
         return SinusoidalPositions(dtype=policy, name=name)
 
     def _dropout(self, name):
-        return keras.layers.Dropout(self.config.dropout, dtype=self.dtype_policy, name=name)
+        return Dropout(self.config.dropout, dtype=self.dtype_policy, name=name)
 
     def _encoder_layer(self, index, self_attention):
         return EncoderLayer(
@@ -357,9 +363,17 @@ class Transformer(keras.Model):
 
         The logits at t come from the target before t: the target is shifted right here.
         """
+        return self.embedding.logits(self.vectors(source, target, training))
+
+    def vectors(self, source: Any, target: Any, training: bool = False) -> Any:
+        """Compute the vectors that `call` makes logits of: [b, t, d].
+
+        Training computes the loss from these and the shared matrix.
+        """
         source_mask = padding_mask(source)
         memory = self.memory(self.encode(source, source_mask, training))
-        return self.decode(shift_right(target), memory, source_mask, training)
+        vectors, _ = self._decode(shift_right(target), memory, source_mask, training)
+        return vectors
 
     def encode(self, source, source_mask, training=False, return_attention_scores=False):
         """Encode source [b, s] with its padding mask.
@@ -407,6 +421,12 @@ class Transformer(keras.Model):
             float32 logits [b, t, v] of the next token; with `return_attention_scores`
             (logits, (self-attention [b, h, t, t], cross-attention [b, h, t, s]) by layer).
         """
+        x, scores = self._decode(previous, memory, source_mask, training)
+        logits = self.embedding.logits(x)
+        return (logits, scores) if return_attention_scores else logits
+
+    def _decode(self, previous, memory, source_mask, training):
+        """Decode all positions -> (vectors [b, t, d], attention weights as `decode` returns)."""
         x = self.target_positions(self.embedding(previous))
         x, scores = self.target_dropout(x, training=training), []
         target_mask = causal_mask(ops.shape(previous)[1])
@@ -414,8 +434,7 @@ class Transformer(keras.Model):
             inputs = x, keys_values, source_mask, target_mask
             x, weights = layer(*inputs, training=training, return_attention_scores=True)
             scores.append(weights)
-        logits = self.embedding.logits(x)
-        return (logits, scores) if return_attention_scores else logits
+        return x, scores
 
     def attention(self, source: Any, target: Any) -> Attention:
         """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`.

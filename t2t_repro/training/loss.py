@@ -8,7 +8,7 @@ from typing import Any
 from keras import ops
 
 from t2t_repro.model.attention import PAD
-from t2t_repro.model.fast_ops import cross_entropy_sums
+from t2t_repro.model.fast_ops import cross_entropy_sums, output_cross_entropy_sums
 
 
 def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tuple[Any, Any, Any]:
@@ -28,9 +28,39 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
         (smoothed, unsmoothed, tokens): float32 scalars. Training minimises smoothed / tokens;
         exp(unsmoothed / tokens) is the perplexity per piece that Table 3 reports.
     """
-    is_token = ops.reshape(ops.cast(target != PAD, "float32"), (-1,))  # [b * t]
-    logits = ops.reshape(logits, (-1, logits.shape[-1]))  # [b * t, v]
-    sums = cross_entropy_sums(logits, ops.reshape(target, (-1,)), is_token)
+    target, is_token = _flat(target)
+    sums = cross_entropy_sums(ops.reshape(logits, (-1, logits.shape[-1])), target, is_token)
+    return _smoothed(sums, label_smoothing, is_token)
+
+
+def output_cross_entropy(
+    vectors: Any, matrix: Any, target: Any, label_smoothing: float = 0.0
+) -> tuple[Any, Any, Any]:
+    """Compute `cross_entropy` of the logits vectors matrix^T, in fewer passes over them.
+
+    Args:
+        vectors: [b, t, d].
+        matrix: float32 [v, d], the shared matrix (3.4).
+        target: int32 [b, t].
+        label_smoothing: eps_ls; 0.1 in the paper.
+
+    Returns:
+        like `cross_entropy`.
+    """
+    target, is_token = _flat(target)
+    vectors = ops.reshape(vectors, (-1, vectors.shape[-1]))  # [b * t, d]
+    sums = output_cross_entropy_sums(vectors, matrix, target, is_token)
+    return _smoothed(sums, label_smoothing, is_token)
+
+
+def _flat(target: Any) -> tuple[Any, Any]:
+    """Return the tokens [b * t], and which of them are no padding, as float32 [b * t]."""
+    target = ops.reshape(target, (-1,))
+    return target, ops.cast(target != PAD, "float32")
+
+
+def _smoothed(sums: Any, label_smoothing: float, is_token: Any) -> tuple[Any, Any, Any]:
+    """Return what `cross_entropy` does, from the two sums of `cross_entropy_sums`."""
     unsmoothed, uniform = sums[0], sums[1]
     smoothed = (1.0 - label_smoothing) * unsmoothed + label_smoothing * uniform
     return smoothed, unsmoothed, ops.sum(is_token)

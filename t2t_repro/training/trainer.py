@@ -21,7 +21,7 @@ import tensorflow as tf
 from t2t_repro.config import Train
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
-from t2t_repro.training.loss import cross_entropy
+from t2t_repro.training.loss import output_cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
 from t2t_repro.training.rows import own_rows, with_even_rows
 
@@ -55,7 +55,7 @@ class Trainer:
         self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
         self._gradients = self._gradients_of
         if config.xla:
-            self._gradients = tf.function(self._gradients_of, jit_compile=True)
+            self._gradients = tf.function(self._gradients_of, autograph=False, jit_compile=True)
         with strategy.scope():
             self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
             self.optimizer.build(model.trainable_variables)
@@ -77,7 +77,7 @@ class Trainer:
             for state in self.model.random_states:
                 state.value.assign_add(tf.cast(tf.stack([replica, 0]), state.value.dtype))
 
-        self.strategy.run(tf.function(add_replica_id))
+        self.strategy.run(tf.function(add_replica_id, autograph=False))
 
     @property
     def averages(self) -> dict[str, tf.Variable]:
@@ -99,7 +99,7 @@ class Trainer:
         adam = self.optimizer
         if adam.averages:
             exchange = functools.partial(adam.exchange, self.model.trainable_variables)
-            self.strategy.run(tf.function(exchange))
+            self.strategy.run(tf.function(exchange, autograph=False))
 
     @tf.function(input_signature=_BATCH)
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -149,6 +149,7 @@ class Trainer:
             update()
         adam.iterations.assign_add(1)
 
+    @tf.autograph.experimental.do_not_convert  # takes longer than all the rest of the tracing
     def _gradients_of(
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -156,8 +157,9 @@ class Trainer:
         learnt = self.model.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
-            logits = self.model(source, target, training=True)
-            sums = cross_entropy(logits, target, self.label_smoothing)
+            vectors = self.model.vectors(source, target, training=True)
+            matrix = self.model.embedding.matrix.value
+            sums = output_cross_entropy(vectors, matrix, target, self.label_smoothing)
             loss = sums[0] / tokens
         gradients = tape.gradient(loss, learnt)
         # A learned table of positions has a sparse gradient, which cannot be added up.

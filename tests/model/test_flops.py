@@ -37,7 +37,7 @@ def test_weights_are_all_of_the_model_that_have_two_axes(build):
 def test_count_is_that_of_the_products_in_the_real_graph(build, shape):
     import tensorflow as tf
 
-    from t2t_repro.training.loss import cross_entropy
+    from t2t_repro.training.loss import output_cross_entropy
 
     model = build(dropout=0.0)
     batch, s, t = shape
@@ -48,7 +48,8 @@ def test_count_is_that_of_the_products_in_the_real_graph(build, shape):
 
     def gradients(source, target):
         with tf.GradientTape() as tape:
-            loss = cross_entropy(model(source, target, training=True), target, 0.1)[0]
+            vectors, matrix = model.vectors(source, target, training=True), model.embedding.matrix
+            loss = output_cross_entropy(vectors, matrix.value, target, 0.1)[0]
         return tape.gradient(loss, model.trainable_variables)
 
     counted = flops.training_flops(model.config, ROWS, flops.positions([shape]))

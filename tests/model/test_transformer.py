@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from t2t_repro.config import Model, variants
+from t2t_repro.model import fast_ops
 from t2t_repro.model.attention import padding_mask
 from t2t_repro.model.transformer import Transformer, shift_right
 
@@ -176,20 +177,26 @@ def test_attention_of_the_first_layer_by_hand(build):
 
 
 def test_dropout_acts_on_every_sublayer_and_embedding_in_training_only(build, monkeypatch):
-    calls = collections.Counter()
+    masks, attentions = collections.Counter(), collections.Counter()
+
+    def mask(shape, rate, seed):
+        masks[rate] += 1
+        return np.ones(shape, "float32")
 
     def call(self, inputs, training=False):
-        calls[self.rate, training] += 1
+        attentions[self.rate, training] += 1
         return inputs
 
+    monkeypatch.setattr(fast_ops, "dropout_mask", mask)
     monkeypatch.setattr(keras.layers.Dropout, "call", call)
     model = build(dropout=0.3, attention_dropout=0.2)
     model(SOURCE, TARGET, training=True)
     # Two sums of embedding and position; in each of two layers 2 + 3 sub-layers, 1 + 2 attentions.
-    assert calls == {(0.3, True): 2 + 2 * (2 + 3), (0.2, True): 2 * (1 + 2)}
-    calls.clear()
+    assert masks == {0.3: 2 + 2 * (2 + 3)}
+    assert attentions == {(0.2, True): 2 * (1 + 2)}
     model(SOURCE, TARGET)
-    assert {training for _, training in calls} == {False}
+    assert masks.total() == 12
+    assert attentions == {(0.2, True): 2 * (1 + 2), (0.2, False): 2 * (1 + 2)}
 
 
 def test_training_is_random_and_translating_is_not(build):
