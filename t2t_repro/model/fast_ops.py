@@ -123,7 +123,7 @@ def plain_add_norm(x, output, kept, gamma, beta, epsilon):
 
 
 def add_norm(x, output, kept, gamma, beta, epsilon):
-    """Compute `plain_add_norm` with its gradient written out, in half as many passes."""
+    """Compute `plain_add_norm` with its gradient written out, in fewer passes over x."""
 
     @ops.custom_gradient
     def normalised(x, output, gamma, beta):

@@ -51,7 +51,7 @@ class Perplexity:
 
         return self.strategy.reduce("SUM", self.strategy.run(own), axis=None)
 
-    @tf.autograph.experimental.do_not_convert  # the model needs no conversion, which takes seconds
+    @tf.autograph.experimental.do_not_convert  # as in Trainer
     def _sums_of(self, source: tf.Tensor, target: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
         """Return the two numbers of `sums` for one of this replica's micro-batches."""
         replicas = self.strategy.num_replicas_in_sync

@@ -271,9 +271,9 @@ def test_int8_is_a_quarter_of_the_size_with_a_scale_for_each_output(wide, vocabu
     assert len(int8) < 0.35 * len(float32)
     read = flatbuffer_utils.read_model_from_bytearray(bytearray(int8))
     products = list(operations(read, schema.BuiltinOperator.FULLY_CONNECTED))
-    # Queries, keys, values and outputs of three attention layers, two feed-forward layers of two
-    # matrices, and the logits.
-    assert len(products) == 3 * 4 + 2 * 2 + 1
+    # The encoder's attention: queries, keys and values as one, and outputs; four for each of the
+    # decoder's two; two feed-forward layers of two matrices; the logits.
+    assert len(products) == 2 + 2 * 4 + 2 * 2 + 1
     for tensors, product in products:
         weights = tensors[product.inputs[1]]
         assert weights.type == schema.TensorType.INT8
