@@ -172,8 +172,8 @@ class DecoderLayer(_LayerOfSublayers):
             [b, t, d], or ([b, t, d], (float32 [b, h, t, t], float32 [b, h, t, s])).
         """
         read = self.self_attention_norm.sublayer_input(x)
-        own = self.self_attention(read, target_mask, return_attention_scores=True)
-        x, scores = self._sublayers(x, own, memory, source_mask)
+        attended = self.self_attention(read, target_mask, return_attention_scores=True)
+        x, scores = self._sublayers(x, attended, memory, source_mask)
         return (x, scores) if return_attention_scores else x
 
     def step(self, x, beam_size, memory, source_mask, target_mask, cache, append):
@@ -195,17 +195,24 @@ class DecoderLayer(_LayerOfSublayers):
         """
         read, rows = self.self_attention_norm.sublayer_input(x), (-1, beam_size)
         cache = append(cache, self.self_attention.keys_values(read, rows))
-        own = self.self_attention.attend(read, cache, target_mask, rows)
-        x, _ = self._sublayers(x, own, memory, source_mask, rows)
+        attended = self.self_attention.attend(read, cache, target_mask, rows)
+        x, _ = self._sublayers(x, attended, memory, source_mask, rows)
         return x, cache
 
-    def _sublayers(self, x, own, memory, source_mask, rows=None):
-        """Add the self-attention's output and weights `own`, and apply the other two sub-layers.
+    def _sublayers(self, x, attended, memory, source_mask, rows=None):
+        """Add and norm `attended`, the self-attention's output, and apply the other two sub-layers.
+
+        Args:
+            x: the layer's input.
+            attended: (output, weights) of the self-attention.
+            memory: as for `call`.
+            source_mask: as for `call`.
+            rows: as for `MultiHeadAttention.attend`.
 
         Returns:
             (like x, weights of self- and of cross-attention).
         """
-        output, own = own
+        output, own = attended
         x = self.self_attention_norm(x, output)
         read = self.cross_attention_norm.sublayer_input(x)
         output, cross = self.cross_attention.attend(read, [memory], source_mask, rows)
