@@ -9,7 +9,7 @@ import pytest
 
 from t2t_repro.config import Model, variants
 from t2t_repro.model import fast_ops
-from t2t_repro.model.attention import padding_mask
+from t2t_repro.model.attention import causal_mask, padding_mask
 from t2t_repro.model.transformer import Transformer, shift_right
 
 array = keras.ops.convert_to_numpy
@@ -65,6 +65,20 @@ def test_target_changes_only_logits_behind_it(model, t):
     difference = np.abs(array(model(SOURCE, changed)) - array(model(SOURCE, TARGET))).max((0, 2))
     np.testing.assert_array_equal(difference[: t + 1], 0)
     assert np.all(difference[t + 1 :] > 1e-3)
+
+
+def test_layers_give_for_rows_what_they_give_for_sentences(model):
+    rng = np.random.default_rng(5)
+    encoder, decoder = model.encoder[0], model.decoder[0]
+    x, memory = (rng.normal(size=(2, n, model.config.d_model)).astype("float32") for n in (4, 5))
+    mask = padding_mask(SOURCE)
+    by_sentence = array(encoder(memory, mask))
+    by_row = array(encoder(memory.reshape(10, -1), mask, rows=(2, 5)))
+    np.testing.assert_allclose(by_row.reshape(memory.shape), by_sentence, atol=1e-5)
+    read = decoder.cross_attention.keys_values(memory), mask, causal_mask(4)
+    by_sentence = array(decoder(x, *read))
+    by_row = array(decoder(x.reshape(8, -1), *read, rows=(2, 4)))
+    np.testing.assert_allclose(by_row.reshape(x.shape), by_sentence, atol=1e-5)
 
 
 def test_order_of_the_source_matters(model):
