@@ -3,8 +3,9 @@
 A configuration is built in this order, and a later source overrides an earlier one: the defaults
 below, configs/<problem>.yaml, a row of configs/table3.yaml (`--variant`), the changes that the
 problem's file makes to that row or the variant that it defines, and flags. A problem's file may say
-`like: <problem>`: that problem's file then comes before it. Names are unique over the four groups,
-so a field here has the same name as its key in the YAML files and as its flag.
+`like: <problem>`: that problem's file then comes before it. A variant may be the name of a file,
+which problems share. Names are unique over the four groups, so a field here has the same name as
+its key in the YAML files and as its flag.
 
     >>> config = resolve("multi30k_ende", variant="big", overrides={"seed": 7})
     >>> config.model.d_model, config.train.train_steps
@@ -408,9 +409,9 @@ def config_dir() -> Path:
 
 
 def problem_names() -> list[str]:
-    """Return the names of all problems: the files of configs/ that are not a table of the paper."""
+    """Return the names of all problems: files of configs/ that are neither table nor variant."""
     stems = {path.stem for path in config_dir().glob("*.yaml")}
-    return sorted(stem for stem in stems if not stem.startswith("table"))
+    return sorted(stem for stem in stems if not stem.startswith(("table", "variant")))
 
 
 def variants(problem: str | None = None) -> dict[str, dict[str, Any]]:
@@ -452,10 +453,19 @@ def _rows(path: Path, rows: Any) -> dict[str, dict[str, Any]]:
     rows = {} if rows is None else rows
     if not isinstance(rows, dict) or not all(isinstance(name, str) for name in rows):
         raise BadInput(f"{path}: wanted lines 'variant: what it changes', got {shown(rows)}")
-    for name, row in rows.items():
-        if not isinstance(row, dict | None):
-            raise BadInput(f"{path}: variant {name}: wanted names and values, got {shown(row)}")
-    return {name: row or {} for name, row in rows.items()}
+    return {name: _row(path, name, row) for name, row in rows.items()}
+
+
+def _row(path: Path, name: str, row: Any) -> dict[str, Any]:
+    """Return what a variant changes, which its file has if `row` is the name of one."""
+    if isinstance(row, str) and (path.parent / row).is_file():
+        return yaml_files.read(path.parent / row)
+    if not isinstance(row, dict | None):
+        raise BadInput(
+            f"{path}: variant {name}: wanted names and values, or a file beside it that has them, "
+            f"got {shown(row)}"
+        )
+    return row or {}
 
 
 def resolve(

@@ -21,6 +21,7 @@ from pipelines.shards import EncodedSplit
 from pipelines.stream import Stream
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
+from t2t_repro import low_resource
 from t2t_repro.config import Config, Train
 from t2t_repro.decoding.aligner import Aligner
 from t2t_repro.decoding.guided_translator import GuidedTranslator, SeededSampling
@@ -93,6 +94,21 @@ class Experiment:
     def scorer(self) -> Scorer:
         """Return the function from pairs of texts to their probabilities."""
         return Scorer(self.model, self.vocabulary, self.config.decode)
+
+
+def config_to_train(
+    workdir: Workdir, problem: str | None, variant: str | None, overrides: Mapping[str, Any]
+) -> Config:
+    """Return the configuration to train with; a new run of `low_resource` is fitted to its text.
+
+    Raises:
+        BadInput: for the reasons of `Workdir.config_to_train`, or the text cannot be read or is too
+            large for `low_resource`.
+    """
+    config = workdir.config_to_train(problem, variant, overrides)
+    if config.variant != low_resource.VARIANT or workdir.holds_run:
+        return config
+    return low_resource.fit(config, PROBLEMS[config.problem].examples("train", config), overrides)
 
 
 def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corpus:

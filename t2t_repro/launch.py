@@ -98,15 +98,15 @@ def agree_on_config(
     the work directory, which they share with the chief.
 
     Raises:
-        BadInput: for the reasons of `Workdir.config_to_train`; or this worker does not see the
+        BadInput: for the reasons of `experiment.config_to_train`; or this worker does not see the
             files that the chief wrote, or was started with other flags.
     """
-    given = problem, variant, overrides
+    given = workdir, problem, variant, overrides
     if cluster.size == 1:
-        return workdir.config_to_train(*given)
+        return experiment.config_to_train(*given)
 
     def prepare() -> None:
-        config = workdir.config_to_train(*given)
+        config = experiment.config_to_train(*given)
         experiment.check(config, workdir)
         corpus = experiment.corpus_of(config, workdir)
         if not config.data.stream:
@@ -116,7 +116,7 @@ def agree_on_config(
 
     cluster.by_chief(prepare)
     _wait_for_config(workdir.config_file, cluster)
-    saved, config = workdir.config(), workdir.config_to_train(*given)
+    saved, config = workdir.config(), experiment.config_to_train(*given)
     old, new = configs.flat(saved), configs.flat(config)
     if changed := [name for name in new if new[name] != old[name]]:
         raise BadInput(

@@ -41,7 +41,7 @@ def main() -> None:
 
     options = given.beam_pipeline_options
     with run.workdir.locked() as workdir:
-        config = workdir.config_to_train(run.problem, run.variant, run.overrides)
+        config = experiment.config_to_train(workdir, run.problem, run.variant, run.overrides)
         corpus = experiment.prepare(
             config, workdir, None if options is None else options.split(",")
         )

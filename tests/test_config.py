@@ -142,9 +142,9 @@ def test_rows_of_a_problem_are_its_own():
     assert resolve("wsj_parsing", "semi_supervised").variant == "semi_supervised"
     own = {"semi_supervised", "small_treebank"}
     assert set(config.variants("wsj_parsing")) == {*config.variants(), *own}
-    assert config.variants("toy_ende") == config.variants()
+    assert config.variants("wmt14_ende") == config.variants()
     assert config.variants("wmt14_enfr")["big"]["dropout"] == 0.1
-    message = refusal("toy_ende", "semi_supervised")
+    message = refusal("wmt14_ende", "semi_supervised")
     assert message.startswith("unknown variant 'semi_supervised'")
     assert message.endswith("E, big")
     assert "did you mean 'semi_supervised'" in refusal("wsj_parsing", "semi_superwised")

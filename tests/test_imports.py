@@ -23,7 +23,16 @@ PIPELINES = (
     *("corpus", "buckets", "batching", "stream", "augmentation"),
 )
 T2T_REPRO = (
-    *("settings", "yaml_files", "config", "streams", "tensorflow_log", "lock", "workdir"),
+    *(
+        "settings",
+        "yaml_files",
+        "config",
+        "low_resource",
+        "streams",
+        "tensorflow_log",
+        "lock",
+        "workdir",
+    ),
     *("model", "scoring", "decoding"),
     *("problems", "distributed", "paper", "training", "experiment", "reports"),
     *("serving", "server", "launch", "library", "commands", "bench", "scripts"),

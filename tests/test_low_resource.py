@@ -1,0 +1,97 @@
+"""The variant low_resource: Multi30k's recipe, with sizes and updates for the words there are."""
+
+import re
+
+import commands
+import pytest
+
+from pipelines.errors import BadInput
+from t2t_repro import config, low_resource
+
+MULTI30K = 350_000  # words
+# What Multi30k's own file sets for its text and for how it was scored, beside the recipe.
+OF_MULTI30K = {"tokenized", "data_dir", "target_language"}
+
+
+def pairs(words, times=1):
+    """Return pairs that have as many words on the longer side, the source."""
+    return [{"source": "ein " * words, "target": "wort"}] * times
+
+
+def fitted(words, **given):
+    return config.flat(low_resource.fit(resolved(given), pairs(words), given))
+
+
+def resolved(given=()):
+    return config.resolve("parallel_text", "low_resource", dict(given))
+
+
+def test_recipe_is_that_of_multi30k():
+    theirs = config.flat(config.resolve("multi30k_ende"))
+    ours = config.flat(resolved())
+    assert {name for name in ours if ours[name] != theirs[name]} <= OF_MULTI30K
+    assert (
+        config.flat(config.resolve("multi30k_ende", "low_resource")).items()
+        >= {name: value for name, value in ours.items() if name not in OF_MULTI30K}.items()
+    )
+
+
+def test_as_many_words_as_multi30k_get_its_sizes():
+    assert fitted(MULTI30K) == config.flat(resolved())
+
+
+def test_fewer_words_get_fewer_pieces_and_updates():
+    sizes = [low_resource.sizes(words) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)]
+    for name in sizes[0]:
+        values = [size[name] for size in sizes]
+        assert values == sorted(values)
+        assert values[0] < values[3]
+
+
+def test_auxiliary_tasks_need_many_updates():
+    assert fitted(MULTI30K)["auxiliary_tasks"]
+    assert not fitted(MULTI30K, train_steps=4_000)["auxiliary_tasks"]
+    assert fitted(MULTI30K, train_steps=4_000, auxiliary_tasks=True)["auxiliary_tasks"]
+
+
+def test_words_are_those_of_the_side_that_has_more():
+    text = [
+        {"source": "two words", "target": "\u4e24\u4e2a\u8bcd"},
+        {"source": "", "target": "a b c"},
+    ]
+    assert low_resource.count_words(text) == 4
+
+
+def test_what_the_user_gives_stays(capsys):
+    values = fitted(40_000, vocabulary_size=3_000, train_steps=77)
+    assert (values["vocabulary_size"], values["train_steps"]) == (3_000, 77)
+    assert "40,000 words" in capsys.readouterr().err
+
+
+def test_a_large_text_is_refused():
+    with pytest.raises(
+        BadInput, match=r"at most 1,000,000 words, got 1,000,002; leave the variant"
+    ):
+        low_resource.fit(resolved(), pairs(500_001, times=2), {})
+
+
+def test_parsing_has_no_such_variant(capfd):
+    assert commands.call("train", "--problem=toy_parsing", "--variant=low_resource") == 2
+    assert "unknown variant 'low_resource'" in capfd.readouterr().err
+
+
+def test_a_run_keeps_what_it_was_given_at_its_start(tmp_path, capfd):
+    for name in ("en", "de"):
+        (tmp_path / name).write_text("".join(f"{name}{n} und so weiter\n" for n in range(900)))
+    flags = ["--problem=parallel_text", "--variant=low_resource", f"--workdir={tmp_path / 'run'}"]
+    flags += [f"--source_files={tmp_path / 'en'}", f"--target_files={tmp_path / 'de'}"]
+    assert commands.call("prepare", *flags, "--vocabulary_size=300") == 0
+    first = config.load(tmp_path / "run" / "config.yaml")
+    (words,) = re.findall(r"low_resource: ([\d,]+) words", capfd.readouterr().err)
+    words = int(words.replace(",", ""))
+    assert 4 * 850 < words < 4 * 900  # of the 900 pairs, about 18 are held out for dev and test
+    assert first.data.vocabulary_size == 300
+    assert first.train.train_steps == low_resource.sizes(words)["train_steps"]
+    assert commands.call("prepare", *flags) == 0
+    assert "low_resource:" not in capfd.readouterr().err  # the words are not counted again
+    assert config.load(tmp_path / "run" / "config.yaml") == first
