@@ -15,6 +15,7 @@ NAMES = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
     "configs/parallel_text.yaml": "configs/parallel_text.yaml",
+    "configs/variant_low_resource.yaml": "configs/variant_low_resource.yaml",
 }
 
 
@@ -29,4 +30,4 @@ def on_page_markdown(markdown, page, **_):
     """Return a page with the links of the checkout changed to those of the site."""
     if page.file.src_path in NAMES.values():
         return re.sub(r"\]\(docs/", "](", markdown)
-    return re.sub(r"\]\(\.\./([A-Z]+\.md)", r"](\1", markdown)
+    return re.sub(r"\]\(\.\./([A-Z]+\.md|configs/)", r"](\1", markdown)
