@@ -191,7 +191,8 @@ class MultiHeadAttention(keras.layers.Layer):
         kernel = ops.concatenate([ops.cast(one.kernel, x.dtype) for one in layers], axis=1)
         bias = ops.concatenate([ops.cast(one.bias, x.dtype) for one in layers], axis=0)
         keys = self.num_heads * self.d_k
-        parts = ops.split(ops.matmul(x, kernel) + bias, [keys, 2 * keys], axis=-1)
+        ends = 3 if self.d_k == self.d_v else [keys, 2 * keys]  # equal parts take fewer operations
+        parts = ops.split(ops.matmul(x, kernel) + bias, ends, axis=-1)
         widths = self.d_k, self.d_k, self.d_v
         return [self._split_heads(p, rows, w) for p, w in zip(parts, widths, strict=True)]
 

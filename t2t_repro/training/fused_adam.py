@@ -38,20 +38,24 @@ class FusedAdam(keras.optimizers.Adam):
 
     def update(self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable]) -> None:
         """Change all variables and their moments in place, without counting the update."""
-        rate, step = self.learning_rate, tf.cast(self.iterations + 1, tf.float32)
+        step = tf.cast(self.iterations + 1, tf.float32)
+        beta_1, beta_2 = tf.constant(self.beta_1), tf.constant(self.beta_2)
+        shared = {
+            "lr": self.learning_rate,
+            "beta1": beta_1,
+            "beta2": beta_2,
+            "beta1_power": beta_1**step,
+            "beta2_power": beta_2**step,
+            "epsilon": tf.constant(self.epsilon),
+        }
         moments = self.moments
         for gradient, variable, (first, second) in zip(gradients, variables, moments, strict=True):
             tf.raw_ops.ResourceApplyAdam(
                 var=variable.value.handle,
                 m=first.value.handle,
                 v=second.value.handle,
-                beta1_power=self.beta_1**step,
-                beta2_power=self.beta_2**step,
-                lr=rate,
-                beta1=self.beta_1,
-                beta2=self.beta_2,
-                epsilon=self.epsilon,
                 grad=gradient,
+                **shared,
             )
         if self.averages:
             self._average(variables)
