@@ -228,7 +228,8 @@ def _check_stream(config: Config) -> None:
         )
     for name, why in _NOT_STREAMED.items():
         if configs.flat(config)[name]:
-            raise BadInput(f"--stream with --{name}: {why}; leave one of them out")
+            off = "none" if configs.FIELDS[name].default is None else "false"
+            raise BadInput(f"--stream with --{name}: {why}; leave --stream out, or --{name}={off}")
     files(config)
 
 
