@@ -458,8 +458,8 @@ def _rows(path: Path, rows: Any) -> dict[str, dict[str, Any]]:
 
 def _row(path: Path, name: str, row: Any) -> dict[str, Any]:
     """Return what a variant changes, which its file has if `row` is the name of one."""
-    if isinstance(row, str) and (path.parent / row).is_file():
-        return yaml_files.read(path.parent / row)
+    if isinstance(row, str) and (shared := path.parent / row).is_file():
+        return _checked(yaml_files.read(shared), str(shared))
     if not isinstance(row, dict | None):
         raise BadInput(
             f"{path}: variant {name}: wanted names and values, or a file beside it that has them, "

@@ -215,6 +215,18 @@ def test_a_problem_like_another_beats_it_and_is_beaten_by_its_variant(config_dir
     assert resolve("mine", "raw").variant == "raw"
 
 
+def test_problems_share_a_variant_in_a_file_of_its_own(config_dir):
+    (config_dir / "variant_small.yaml").write_text("d_ff: 6\n")
+    (config_dir / "mine.yaml").write_text("d_k: 5\nvariants: {small: variant_small.yaml}\n")
+    model = resolve("mine", "small").model
+    assert (model.d_k, model.d_ff) == (5, 6)
+    assert config.problem_names() == ["mine"]
+    (config_dir / "variant_small.yaml").write_text("d_fff: 6\n")
+    assert "variant_small.yaml: unknown key 'd_fff'" in refusal("mine", "small")
+    (config_dir / "variant_small.yaml").unlink()
+    assert "mine.yaml: variant small: wanted names and values, or a file" in refusal("mine")
+
+
 def test_other_languages_of_multi30k_differ_in_the_target_language_only():
     for name, language in (("multi30k_deen", "en"), ("multi30k_enfr", "fr")):
         for variant in ("base", "raw", "big"):
