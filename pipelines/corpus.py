@@ -195,6 +195,11 @@ class Corpus:
             key += f" {self.filters.used}"
         return f"{self.home}/prepared/train-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
+    @property
+    def links_file(self) -> Path:
+        """The file for the word alignment of the training split, see `augmentation.links_file`."""
+        return self.workdir / "prepared" / f"links-{Path(self._train_directory).name}"
+
     def _finished_train(self) -> Description | None:
         """Return the manifest of the training split if it is complete and can be trusted."""
         if not (self.is_settled or self.shared):  # the text may have changed

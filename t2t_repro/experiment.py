@@ -159,7 +159,7 @@ def training_batches(
         max_shapes=data.max_shapes,
         count_padding=data.count_padding,
         seed=train.seed,
-        alterations=tuple(_alterations(config, corpus.vocabulary, split)),
+        alterations=tuple(_alterations(config, corpus, split)),
         altered_updates=_updates_before_cooldown(train),
     )
 
@@ -233,14 +233,17 @@ def _check_stream(config: Config) -> None:
     files(config)
 
 
-def _alterations(
-    config: Config, vocabulary: Vocabulary, split: EncodedSplit
-) -> Iterator[Alteration]:
-    train, max_length = config.train, config.data.max_length
+def _alterations(config: Config, corpus: Corpus, split: EncodedSplit) -> Iterator[Alteration]:
+    train, max_length, vocabulary = config.train, config.data.max_length, corpus.vocabulary
     if train.bpe_dropout:
         yield BpeDropout(vocabulary, train.bpe_dropout, max_length, train.seed)
     if train.auxiliary_tasks:
-        yield AuxiliaryTasks(vocabulary, split, max_length, train.seed)
+        yield _auxiliary_tasks(config, corpus, split)
+
+
+def _auxiliary_tasks(config: Config, corpus: Corpus, split: EncodedSplit) -> AuxiliaryTasks:
+    limit, seed = config.data.max_length, config.train.seed
+    return AuxiliaryTasks(corpus.vocabulary, split, limit, seed, corpus.links_file)
 
 
 def build(
@@ -374,7 +377,10 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
         )
     corpus = corpus_of(config, workdir)
     if not config.data.stream:
-        corpus.prepare_train(beam_options)
+        if beam_options is not None or not config.train.auxiliary_tasks:
+            corpus.prepare_train(beam_options)
+        if config.train.auxiliary_tasks:
+            _ = _auxiliary_tasks(config, corpus, corpus.train()).links  # 3 s for Multi30k
     corpus.held_out("dev")
     workdir.save_config(config)
     return corpus

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
-from pipelines.augmentation.alignment import Words, lexicon, links
+from pipelines.augmentation.alignment import Words, lexicon
+from pipelines.augmentation.links_file import Links, read_or_align
 from pipelines.errors import BadInput
 from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import MARKS, Vocabulary
@@ -38,6 +40,7 @@ class AuxiliaryTasks:
     split: EncodedSplit  # the pairs to derive second pairs from
     max_length: int  # most pieces on a side; longer second pairs are left out
     seed: int
+    links_file: Path  # where the word alignment is kept
 
     def __post_init__(self) -> None:
         cells = int(self.split.lengths.astype(np.int64).prod(1).sum())
@@ -76,16 +79,17 @@ class AuxiliaryTasks:
         return [(source.split(), target.split()) for source, target in zip(*sides, strict=True)]
 
     @cached_property
-    def _links(self) -> list[list[tuple[int, int]]]:
-        return links(self._words)
+    def links(self) -> Links:
+        """The word alignment of each pair, read from its file or computed."""
+        return read_or_align(self.links_file, self._words)
 
     @cached_property
     def _lexicon(self) -> list[tuple[str, str]]:
-        return lexicon(self._words, self._links)
+        return lexicon(self._words, self.links)
 
     def _replaced(self, index: int, rng: np.random.Generator) -> Words:
         source, target = (list(side) for side in self._words[index])
-        for s, t in self._links[index]:
+        for s, t in self.links[index]:
             if self._lexicon and rng.random() < _SHARE:
                 source[s], target[t] = self._lexicon[rng.integers(len(self._lexicon))]
         return source, target

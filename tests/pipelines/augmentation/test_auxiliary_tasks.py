@@ -1,5 +1,7 @@
 """Auxiliary tasks add a second pair for each pair; the text has a known lexicon."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from pieces import pieces, toy_batches
@@ -21,8 +23,8 @@ def texts(toy_pairs):
 
 
 @pytest.fixture
-def tasks(toy_vocabulary, toy_split):
-    return AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+def tasks(toy_vocabulary, toy_split, tmp_path):
+    return AuxiliaryTasks(toy_vocabulary, toy_split, MOST, 1, tmp_path / "links")
 
 
 def second(tasks, epoch=0):
@@ -72,26 +74,26 @@ def test_in_the_others_words_give_way_to_their_like(texts, tasks):
     assert 0.4 < np.mean(replaced) < 0.55  # a draw may give the same words
 
 
-def test_each_epoch_has_others_and_a_restart_the_same(toy_vocabulary, toy_split, tasks):
-    again = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+def test_each_epoch_has_others_and_a_restart_the_same(tasks):
+    again = dataclasses.replace(tasks)
     assert second(tasks, epoch=3) == second(again, epoch=3)
-    other = AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=2)
+    other = dataclasses.replace(tasks, seed=2)
     for drawn in (second(tasks, epoch=4), second(other, epoch=3)):
         same = [old == new for old, new in zip(second(tasks, epoch=3), drawn, strict=True)]
         assert np.mean(same) < 0.5
 
 
-def test_what_a_mark_makes_too_long_is_left_out(toy_vocabulary, toy_split):
+def test_what_a_mark_makes_too_long_is_left_out(toy_split, tasks):
     longest = int(toy_split.lengths[:, 0].max())
-    added = pieces(AuxiliaryTasks(toy_vocabulary, toy_split, longest, seed=1)(toy_split, 0))[COUNT:]
+    added = pieces(dataclasses.replace(tasks, max_length=longest)(toy_split, 0))[COUNT:]
     assert 0 < len(added) < COUNT
     assert max(len(side) for pair in added for side in pair) <= longest
 
 
-def test_a_corpus_too_large_to_be_aligned_is_refused(toy_vocabulary, toy_split, monkeypatch):
+def test_a_corpus_too_large_to_be_aligned_is_refused(tasks, monkeypatch):
     monkeypatch.setattr(auxiliary_tasks, "_MOST_CELLS", 10)
     with pytest.raises(BadInput, match=f"auxiliary_tasks: .* has {COUNT} pairs"):
-        AuxiliaryTasks(toy_vocabulary, toy_split, MOST, seed=1)
+        dataclasses.replace(tasks)
 
 
 @pytest.mark.slow
