@@ -111,13 +111,12 @@ class EncoderLayer(_LayerOfSublayers):
         Returns:
             like x, or (like x, weights float32 [b, h, s, s]).
         """
-        read, scores = self.self_attention_norm.sublayer_input(x), None
-        given = {} if rows is None else {"rows": rows}
-        if return_attention_scores:
-            given["return_attention_scores"] = True
-            output, scores = self.self_attention(read, attention_mask, **given)
-        else:
-            output = self.self_attention(read, attention_mask, **given)
+        # Only what is not the default: the layers of Table 1 know neither.
+        given = {"rows": rows} if rows is not None else {}
+        given |= {"return_attention_scores": True} if return_attention_scores else {}
+        read = self.self_attention_norm.sublayer_input(x)
+        attended = self.self_attention(read, attention_mask, **given)
+        output, scores = attended if return_attention_scores else (attended, None)
         x = self.self_attention_norm(x, output)
         read = self.feed_forward_norm.sublayer_input(x)
         x = self.feed_forward_norm(x, self.feed_forward(read))
@@ -452,7 +451,7 @@ class Transformer(keras.Model):
         return ops.reshape(x, shape), scores
 
     def _as_rows(self, x):
-        """Reshape x [b, n, d] to [b * n, d]: the products need fewer operations, and less time."""
+        """Reshape x [b, n, d] to [b * n, d], see `MultiHeadAttention`."""
         return ops.reshape(x, (-1, self.config.d_model))
 
     def attention(self, source: Any, target: Any) -> Attention:
