@@ -392,7 +392,7 @@ class Transformer(keras.Model):
         x, scores = self.source_dropout(x, training=training), []
         given, shape = {"training": training}, ops.shape(x)
         if self.has_attention_weights:  # the layers of Table 1 need the axes b and s
-            x, given = self._as_rows(x), given | {"rows": shape[:2]}
+            x, given["rows"] = self._as_rows(x)
         for layer in self.encoder:
             if return_attention_scores:
                 x, weights = layer(x, source_mask, return_attention_scores=True, **given)
@@ -417,7 +417,7 @@ class Transformer(keras.Model):
         Rows [b * s, d] need `rows`, (b, s).
         """
         if rows is None:
-            rows, encoded = ops.shape(encoded)[:2], self._as_rows(encoded)
+            encoded, rows = self._as_rows(encoded)
         return [layer.cross_attention.keys_values(encoded, rows) for layer in self.decoder]
 
     def decode(self, previous, memory, source_mask, training=False, return_attention_scores=False):
@@ -443,7 +443,8 @@ class Transformer(keras.Model):
         x = self.target_positions(self.embedding(previous))
         x, scores = self.target_dropout(x, training=training), []
         shape, target_mask = ops.shape(x), causal_mask(ops.shape(previous)[1])
-        x, given = self._as_rows(x), {"training": training, "rows": shape[:2]}
+        x, rows = self._as_rows(x)
+        given = {"training": training, "rows": rows}
         for layer, keys_values in zip(self.decoder, memory, strict=True):
             inputs = x, keys_values, source_mask, target_mask
             x, weights = layer(*inputs, return_attention_scores=True, **given)
@@ -451,8 +452,12 @@ class Transformer(keras.Model):
         return ops.reshape(x, shape), scores
 
     def _as_rows(self, x):
-        """Reshape x [b, n, d] to [b * n, d], see `MultiHeadAttention`."""
-        return ops.reshape(x, (-1, self.config.d_model))
+        """Return x [b, n, d] as rows [b * n, d], see `MultiHeadAttention`, and (b, n)."""
+        rows = ops.shape(x)[:2]
+        static = [size if isinstance(size, int) else -1 for size in rows]
+        # Keras's layers take two numbers or two tensors; -1 stands for one unknown size.
+        rows = rows if static == [-1, -1] else tuple(static)
+        return ops.reshape(x, (-1, self.config.d_model)), rows
 
     def attention(self, source: Any, target: Any) -> Attention:
         """Return the attention weights of pairs, source [b, s], target [b, t]: an `Attention`.

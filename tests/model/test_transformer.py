@@ -81,6 +81,17 @@ def test_layers_give_for_rows_what_they_give_for_sentences(model):
     np.testing.assert_allclose(by_row.reshape(x.shape), by_sentence, atol=1e-5)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other shapes are all known")
+@pytest.mark.parametrize("shape", [(1, None), (None, 5), (None, None), (1, 5)])
+def test_sizes_of_a_batch_may_be_unknown_while_a_graph_is_made(model, shape):
+    import tensorflow as tf
+
+    ids = [tf.TensorSpec(shape, "int32")] * 2
+    in_graph = tf.function(model, input_signature=ids)(SOURCE[:1], TARGET[:1, [0, 1, 2, 3, 3]])
+    expected = array(model(SOURCE[:1], TARGET[:1, [0, 1, 2, 3, 3]]))
+    np.testing.assert_allclose(in_graph, expected, atol=1e-5)
+
+
 def test_order_of_the_source_matters(model):
     swapped = SOURCE[:, [1, 0, 2, 3, 4]]
     difference = np.abs(array(model(swapped, TARGET)) - array(model(SOURCE, TARGET)))
