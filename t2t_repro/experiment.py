@@ -380,7 +380,7 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
         if beam_options is not None or not config.train.auxiliary_tasks:
             corpus.prepare_train(beam_options)
         if config.train.auxiliary_tasks:
-            _ = _auxiliary_tasks(config, corpus, corpus.train()).links  # 3 s for Multi30k
+            _ = _auxiliary_tasks(config, corpus, corpus.train()).links
     corpus.held_out("dev")
     workdir.save_config(config)
     return corpus

@@ -20,7 +20,7 @@ def links(pairs: Sequence[Words]) -> list[list[tuple[int, int]]]:
     """Return, for each pair, its links (index of a source word, index of a target word) in order.
 
     Everything is held in memory: 130 bytes for each combination of a source word and a target word
-    of a pair. 29,000 captions have 4.6 million combinations and take 4 s.
+    of a pair. 29,000 captions have 4.6 million combinations and take 2.5 s.
     """
     source, target = (_numbered(side) for side in zip(*pairs, strict=True))
     sizes = np.array([(len(s), len(t)) for s, t in pairs])

@@ -44,7 +44,7 @@ def _parsed(content: bytes, words: Sequence[Words]) -> Links | None:
     rows = np.frombuffer(numbers, "<i4").reshape(-1, 3)
     lengths = np.array([(len(source), len(target)) for source, target in words])
     pair = rows[:, 0]
-    if len(rows) and not (pair.min() >= 0 and pair.max() < len(words) and rows.min() >= 0):
+    if len(rows) and (rows.min() < 0 or pair.max() >= len(words)):
         return None
     if (rows[:, 1:] >= lengths[pair]).any():
         return None
