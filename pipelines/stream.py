@@ -29,6 +29,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
+from pipelines.batching import untuned
 from pipelines.buckets import Buckets, Rule, choose_buckets
 from pipelines.errors import BadInput
 
@@ -339,4 +340,4 @@ class Stream:
         seed = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1)[0])
         records = read(self.text, seed, shard, shards)
         blocks = encode(records, self.text, self.encode_text, self.max_length)
-        return in_batches(blocks, self.buckets)
+        return untuned(in_batches(blocks, self.buckets))

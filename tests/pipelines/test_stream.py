@@ -102,6 +102,11 @@ def test_shards_share_the_text(texts, toy_pairs, toy_vocabulary, shards):
     assert sorted(chain.from_iterable(parts)) == expected(toy_pairs, toy_vocabulary)
 
 
+def test_no_thread_tunes_the_dataset(texts, toy_vocabulary):
+    dataset = stream_of(texts["aligned"], toy_vocabulary).dataset(epoch=0)
+    assert not dataset.options().autotune.enabled
+
+
 def test_bpe_dropout_ends_with_the_cool_down(texts, toy_pairs, toy_vocabulary):
     sampler = toy_vocabulary.graph_encoder(0.1)
     own = stream_of(texts["aligned"], toy_vocabulary, altered=sampler, altered_updates=10)
