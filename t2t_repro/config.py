@@ -348,6 +348,13 @@ class Decode:
         high=10,
         may_change=True,
     )
+    length_reward: float = setting(
+        0.0,
+        "added to the log-probability for each piece up to the input's length; not in the paper",
+        low=0,
+        high=10,
+        may_change=True,
+    )
     max_extra_length: int = setting(
         50,
         "maximum output length: input length + this many pieces (6.1)",

@@ -34,7 +34,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--json", action="store_true", help="print one JSON object for each pair")
     cli.add_strict(flags)
     cli.add_checkpoint(flags)
-    cli.add_settings(flags, [], "alpha", "average_last", "max_source_length", "max_extra_length")
+    lengths = "max_source_length", "max_extra_length"
+    cli.add_settings(flags, [], "alpha", "length_reward", "average_last", *lengths)
     return flags
 
 

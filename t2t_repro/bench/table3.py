@@ -41,6 +41,7 @@ _FROM_PAPER = (  # settings that have the paper's values
     "cooldown_share",
     "beam_size",
     "alpha",
+    "length_reward",
 )
 
 

@@ -1,7 +1,8 @@
 """Section 6.1: beam search with the length penalty of GNMT, over any step function.
 
 A hypothesis Y of a source X scores s(Y, X) = log P(Y | X) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^alpha
-(Wu et al. 2016, equation 14), |Y| counting EOS.
+(Wu et al. 2016, equation 14), |Y| counting EOS. Not in the paper, and 0 unless it is set: a length
+reward r, with which s(Y, X) = (log P(Y | X) + r min(|Y|, |X|)) / lp(Y) (after Huang et al. 2017).
 
 Axes: b batch, m beam, t target positions, v rows of the shared matrix. The hypotheses of a sentence
 are the queries of one batch row, so that the source needs no copy for each. The cache of a step
@@ -30,9 +31,18 @@ def length_penalty(length: Any, alpha: float) -> Any:
     return ((5.0 + ops.cast(length, "float32")) / 6.0) ** alpha
 
 
-class Lengths(typing.NamedTuple):
-    """How long the outputs may be, EOS included."""
+def score(
+    log_prob: Any, length: Any, source_length: Any, alpha: float, length_reward: float
+) -> Any:
+    """Compute the score s(Y, X) of hypotheses of `length` tokens; both lengths count EOS."""
+    rewarded = ops.cast(ops.minimum(length, source_length), "float32")
+    return (log_prob + length_reward * rewarded) / length_penalty(length, alpha)
 
+
+class Lengths(typing.NamedTuple):
+    """How long the sources are, and the outputs may be, EOS included."""
+
+    source: Any  # int32 [b]: so many tokens of an output earn the length reward
     least: Any  # int32 [b]: no EOS before this length
     most: Any  # int32 [b]: the last token that fits has to be EOS
     room: Any  # upper bound of `most`; an int, or a scalar tensor in a graph of dynamic shape
@@ -46,7 +56,7 @@ class BeamState(typing.NamedTuple):
     ancestors: Any  # int32 [b, m, t]: their slots before each token, -1 from `position` on
     alive_log_prob: Any  # float32 [b, m], descending
     finished: Any  # int32 [b, m, t]: hypotheses that end with EOS, then PAD
-    finished_score: Any  # float32 [b, m], log-probability / penalty, descending
+    finished_score: Any  # float32 [b, m], descending
     cache: Any  # whatever the step function keeps
 
 
@@ -58,10 +68,11 @@ def beam_search(
     beam_size: int,
     alpha: float,
     eos: int,
+    length_reward: float = 0.0,
     n_best: int = 1,
     prefix: Any = None,
 ) -> tuple[Any, Any]:
-    """Search for the hypotheses with the best scores log P(y | x) / length_penalty(|y|).
+    """Search for the hypotheses with the best scores, log P(y | x) / length_penalty(|y|) in 6.1.
 
     Each step considers the 2 m best continuations. Those that end become finished hypotheses, and
     the m best others stay alive. Ties are broken by (slot, token id), and in favour of hypotheses
@@ -77,10 +88,11 @@ def beam_search(
             tokens that may not be produced are IMPOSSIBLE or below. `slots` are the ancestors of
             each hypothesis, then its own slot at `position`, then -1.
         cache: the cache before the first step.
-        lengths: limits of the outputs' lengths.
+        lengths: lengths of the sources, and limits of the outputs' lengths.
         beam_size: m, at least n_best.
         alpha: exponent of the length penalty, at least 0.
         eos: id of EOS.
+        length_reward: added to the log-probability for each token up to the source's length.
         n_best: hypotheses to return.
         prefix: int32 [b, p], tokens with which the outputs begin, then PAD; they count in the score
             like any others. None: the outputs are free.
@@ -90,8 +102,12 @@ def beam_search(
         fewer than n_best hypotheses, the last ones are PAD with a score of IMPOSSIBLE.
     """
 
+    def score_of(log_prob: Any, length: Any) -> Any:
+        return score(log_prob, length, lengths.source[:, None], alpha, length_reward)
+
     def unfinished(*loop: Any) -> Any:
-        return _can_improve(BeamState(*loop), lengths.most, alpha, n_best)
+        reward = length_reward * ops.cast(lengths.source, "float32")  # [b], the greatest
+        return _can_improve(BeamState(*loop), lengths.most, alpha, reward, n_best)
 
     def advance(*loop: Any) -> tuple[Any, ...]:
         state = BeamState(*loop)
@@ -100,7 +116,7 @@ def beam_search(
         if prefix is not None:
             wanted = prefix_token(prefix, state.position)
             log_prob, token = _follow(wanted, logits, log_prob, token)
-        return tuple(_grow(state._replace(cache=cache), log_prob, token, alpha, eos))
+        return tuple(_grow(state._replace(cache=cache), log_prob, token, score_of, eos))
 
     batch = ops.shape(lengths.most)[0]
     state = tuple(_initial_state(cache, batch, beam_size, lengths.room))
@@ -124,12 +140,14 @@ def _initial_state(cache: Any, batch: Any, beam_size: int, room: Any) -> BeamSta
     )
 
 
-def _can_improve(state: BeamState, most: Any, alpha: float, n_best: int) -> Any:
+def _can_improve(state: BeamState, most: Any, alpha: float, reward: Any, n_best: int) -> Any:
     """Return whether, in any row, an alive hypothesis can still become one of the `n_best`."""
-    # Log-probabilities are negative and only fall: divided by the penalty of the greatest length,
-    # the present one is the best score that an alive hypothesis can reach.
+    # Log-probabilities only fall. The present one with the greatest reward, divided by the penalty
+    # of the greatest length (or of the least, if positive), bounds what can be reached.
     best = state.alive_log_prob[:, 0]  # [b]
-    is_better = best / length_penalty(most, alpha) > state.finished_score[:, n_best - 1]
+    length = ops.where(best + reward < 0, most, state.position + 1)
+    bound = (best + reward) / length_penalty(length, alpha)
+    is_better = bound > state.finished_score[:, n_best - 1]
     is_alive = ops.logical_and(best > IMPOSSIBLE / 2, state.position < most)
     return ops.any(ops.logical_and(is_better, is_alive))
 
@@ -188,7 +206,9 @@ def _follow(wanted: Any, logits: Any, log_prob: Any, token: Any) -> tuple[Any, A
     return ops.where(wanted == PAD, log_prob, only), ops.where(wanted == PAD, token, wanted)
 
 
-def _grow(state: BeamState, log_prob: Any, token: Any, alpha: float, eos: int) -> BeamState:
+def _grow(
+    state: BeamState, log_prob: Any, token: Any, score_of: Callable[[Any, Any], Any], eos: int
+) -> BeamState:
     """Append a token to every hypothesis; keep the m best alive and the m best finished.
 
     At most m of the 2 m best continuations are EOS (one for each hypothesis), so m stay alive.
@@ -206,10 +226,10 @@ def _grow(state: BeamState, log_prob: Any, token: Any, alpha: float, eos: int) -
     )  # [b, m]: an ended hypothesis ranks below an impossible one
     alive_parent = gather(parent, keep)
 
-    score = log_prob / length_penalty(state.position + 1, alpha)
-    score = ops.where(ops.logical_and(ended, log_prob > IMPOSSIBLE / 2), score, IMPOSSIBLE)
+    ends = ops.logical_and(ended, log_prob > IMPOSSIBLE / 2)
+    scores = ops.where(ends, score_of(log_prob, state.position + 1), IMPOSSIBLE)
     finished_score, best = ops.top_k(
-        ops.concatenate([state.finished_score, score], axis=1), beam_size
+        ops.concatenate([state.finished_score, scores], axis=1), beam_size
     )
     grown = _append(gather(state.alive, parent), token, state.position)  # [b, 2m, t]
     return BeamState(

@@ -17,7 +17,7 @@ from t2t_repro.decoding.beam_search import (
     Lengths,
     Step,
     beam_search,
-    length_penalty,
+    score,
 )
 from t2t_repro.decoding.sampling import Sampling, sample
 from t2t_repro.model.attention import PAD, padding_mask
@@ -61,7 +61,12 @@ def make_decoder(
         raise ValueError(f"n_best: wanted 1 to the beam size {config.beam_size}, got {n_best}")
 
     search = functools.partial(
-        beam_search, beam_size=config.beam_size, alpha=config.alpha, eos=eos, n_best=n_best
+        beam_search,
+        beam_size=config.beam_size,
+        alpha=config.alpha,
+        length_reward=config.length_reward,
+        eos=eos,
+        n_best=n_best,
     )
 
     def decode(source: Any, prefix: Any = None) -> tuple[Any, Any]:
@@ -106,8 +111,17 @@ def make_sampler(
         step, cache = _start(
             (model, *others), source, source_mask, producible, draws.shape[2], lengths.room
         )
-        drawn = step, cache, lengths, draws, prefix
-        return sample(*drawn, sampling=sampling, alpha=config.alpha, eos=eos)
+        return sample(
+            step,
+            cache,
+            lengths,
+            draws,
+            prefix,
+            sampling=sampling,
+            alpha=config.alpha,
+            length_reward=config.length_reward,
+            eos=eos,
+        )
 
     return decode
 
@@ -160,11 +174,11 @@ def _mean(steps: Sequence[Step]) -> Step:
 
 
 def _lengths(source: Any, source_mask: Any, max_extra: int, forced: int | None) -> Lengths:
-    """Return the limits of the outputs' lengths: the paper's, or one length for all."""
+    """Return the sources' lengths, and the outputs' limits: the paper's, or one for all."""
     own = ops.sum(ops.cast(source_mask[:, 0, 0], "int32"), axis=-1)  # [b], with EOS
     if forced:
-        return Lengths(own * 0 + forced, own * 0 + forced, ops.shape(source)[1] * 0 + forced)
-    return Lengths(own * 0, own + max_extra, ops.shape(source)[1] + max_extra)
+        return Lengths(own, own * 0 + forced, own * 0 + forced, ops.shape(source)[1] * 0 + forced)
+    return Lengths(own, own * 0, own + max_extra, ops.shape(source)[1] + max_extra)
 
 
 def _with_room(lengths: Lengths, prefix: Any) -> Lengths:
@@ -180,22 +194,22 @@ def _bias(producible: np.ndarray) -> np.ndarray:
 
 
 def make_scorer(
-    model: Any, alpha: float, producible: np.ndarray
+    model: Any, config: Decode, producible: np.ndarray
 ) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Make a function that scores given pairs as the search would.
 
     Args:
         model: a Transformer.
-        alpha: exponent of the length penalty.
+        config: the length penalty and the length reward.
         producible: bool [pieces]; probability is distributed over these pieces, as in the search.
 
     Returns:
         A function: source int32 [b, s], target int32 [b, t], rows ending with EOS, then PAD ->
-        (the log-probability of each token float32 [b, t], 0 for PAD; score float32 [b]: their sum
-        over the length penalty). A token that may not be produced has IMPOSSIBLE or below.
+        (the log-probability of each token float32 [b, t], 0 for PAD; score float32 [b], see
+        `score`). A token that may not be produced has IMPOSSIBLE or below.
     """
 
-    def score(source: Any, target: Any) -> tuple[Any, Any]:
+    def scores(source: Any, target: Any) -> tuple[Any, Any]:
         pieces = len(producible)
         logits = ops.where(producible, model(source, target)[:, :, :pieces], IMPOSSIBLE)
         tokens = ops.expand_dims(target, -1)  # [b, t, 1]
@@ -203,7 +217,10 @@ def make_scorer(
         own = ops.where(target < pieces, own, IMPOSSIBLE)
         is_token = ops.cast(target != PAD, "float32")
         log_probs = (own - ops.logsumexp(logits, axis=-1)) * is_token  # [b, t]
-        penalty = length_penalty(ops.sum(is_token, axis=-1), alpha)
-        return log_probs, ops.sum(log_probs, axis=-1) / penalty
+        length, source_length = (
+            ops.sum(ops.cast(ids != PAD, "int32"), axis=-1) for ids in (target, source)
+        )
+        total = ops.sum(log_probs, axis=-1)
+        return log_probs, score(total, length, source_length, config.alpha, config.length_reward)
 
-    return score
+    return scores

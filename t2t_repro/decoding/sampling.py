@@ -14,8 +14,8 @@ from keras import ops
 from t2t_repro.decoding.beam_search import (
     Lengths,
     Step,
-    length_penalty,
     prefix_token,
+    score,
     token_log_prob,
 )
 from t2t_repro.model.attention import PAD
@@ -41,6 +41,7 @@ def sample(
     *,
     sampling: Sampling,
     alpha: float,
+    length_reward: float,
     eos: int,
 ) -> tuple[Any, Any]:
     """Draw m outputs for each sentence, token by token.
@@ -51,18 +52,18 @@ def sample(
     Args:
         step: as for `beam_search`; each hypothesis is one sample.
         cache: the cache before the first step.
-        lengths: limits of the outputs' lengths; `least` has no effect.
+        lengths: as for `beam_search`; `least` has no effect.
         draws: float32 [b, positions, m], uniform in [0, 1); the last is used again if the outputs
             are longer.
         prefix: int32 [b, p], tokens with which the outputs begin, then PAD.
         sampling: the tokens that are drawn from.
-        alpha: exponent of the length penalty.
+        alpha: as for `beam_search`.
+        length_reward: as for `beam_search`.
         eos: id of EOS.
 
     Returns:
         (ids int32 [b, m, t], scores float32 [b, m]) in the order of the draws. A score is what the
-        search would give: the model's log-probability over the length penalty, whatever the
-        temperature.
+        search would give, whatever the temperature.
     """
     samples = draws.shape[2]
     positions = ops.arange(lengths.room, dtype="int32")  # [t]
@@ -90,7 +91,7 @@ def sample(
     start = ops.zeros((), "int32"), ids, ops.zeros_like(draws[:, 0]), cache
     _, ids, log_prob, _ = ops.while_loop(unfinished, advance, start)
     length = ops.sum(ops.cast(ids != PAD, "int32"), axis=-1)
-    return ids, log_prob / length_penalty(length, alpha)
+    return ids, score(log_prob, length, lengths.source[:, None], alpha, length_reward)
 
 
 def _drawn(logits: Any, draws: Any, sampling: Sampling) -> Any:

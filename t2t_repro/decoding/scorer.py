@@ -28,7 +28,7 @@ class ScoredPair(typing.NamedTuple):
     """The probability of one target, given its source."""
 
     log_prob: float  # natural logarithm; -inf if the target is too long
-    score: float  # log_prob over the length penalty
+    score: float  # what the search would give
     ids: list[int]  # of the target, with EOS
     log_probs: list[float]  # of each id; empty if the target is too long
     cut: bool  # whether the source was too long and lost its end
@@ -41,14 +41,14 @@ class Scorer:
     Args:
         model: The model.
         vocabulary: Its vocabulary.
-        config: The decode settings: the length penalty, and the greatest lengths.
+        config: The decode settings: length penalty, length reward, and the greatest lengths.
     """
 
     def __init__(self, model: Transformer, vocabulary: Vocabulary, config: Decode):
         self._vocabulary = vocabulary
         self._longest = config.max_source_length
         self._longest_target = config.max_source_length + config.max_extra_length
-        score = make_scorer(model, config.alpha, vocabulary.producible)
+        score = make_scorer(model, config, vocabulary.producible)
         self._score: Score = tf.function(score, input_signature=[_IDS, _IDS], autograph=False)
 
     def score(self, pairs: Iterable[tuple[str, str]], window: int = 4096) -> Iterator[ScoredPair]:

@@ -5,6 +5,7 @@ docs/engines.md, "CTranslate2", says how CTranslate2's search differs from the p
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import ctranslate2
@@ -39,7 +40,8 @@ class Translator:
         export_files.check(directory, "model.bin")
         settings = export_files.settings(directory)
         decode = export_files.decode(directory, settings)
-        self.beam_size, self._alpha = decode.beam_size, decode.alpha
+        self.beam_size = decode.beam_size
+        self._alpha, self._length_reward = decode.alpha, decode.length_reward
         self._max_source_length = decode.max_source_length
         self._max_extra_length = decode.max_extra_length
         self._makes_trees = settings.get("output") == "trees"
@@ -94,13 +96,18 @@ class Translator:
             return_scores=True,
         )
         return [
-            sorted(map(self._hypothesis, found.hypotheses, found.scores), key=lambda h: -h[1])
-            for found in results
+            sorted(
+                map(partial(self._hypothesis, len(ids)), found.hypotheses, found.scores),
+                key=lambda hypothesis: -hypothesis[1],
+            )
+            for ids, found in zip(sources, results, strict=True)
         ]
 
-    def _hypothesis(self, tokens: list[str], score: float) -> tuple[list[int], float]:
+    def _hypothesis(self, most: int, tokens: list[str], score: float) -> tuple[list[int], float]:
+        """Return ids with EOS, and the paper's score with a reward for `most` of them."""
         ids = [*(self._ids[token] for token in tokens), EOS]
         log_prob = score * len(ids) ** _LENGTH_PENALTY
+        log_prob += self._length_reward * min(len(ids), most)
         return ids, log_prob / ((5 + len(ids)) / 6) ** self._alpha
 
     def _text(self, sentence: str, ids: list[int]) -> str:

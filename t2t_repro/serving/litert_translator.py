@@ -71,7 +71,7 @@ class Line(typing.NamedTuple):
     """A translation of one line."""
 
     translation: str
-    score: float  # log-probability over length penalty
+    score: float  # log-probability and length reward over length penalty
     cut: bool  # whether the source was too long and lost its end
 
 
@@ -79,7 +79,7 @@ class Hypotheses(typing.NamedTuple):
     """The finished hypotheses of one sentence, best first."""
 
     ids: np.ndarray  # int32 [m, t], each ending with EOS, then PAD
-    scores: np.ndarray  # float32 [m], log-probability over length penalty; IMPOSSIBLE if not found
+    scores: np.ndarray  # float32 [m], descending; IMPOSSIBLE if not found
 
 
 class Translator:
@@ -103,9 +103,11 @@ class Translator:
             self._makes_trees = settings["output"] == "trees"
             decode = settings["decode"]
             self.alpha = float(decode["alpha"])
+            self.length_reward = float(decode["length_reward"])
             self.max_extra_length = int(decode["max_extra_length"])
             self.max_source_length = int(decode["max_source_length"])
-            if not (self.alpha >= 0 and self.max_extra_length >= 0 and self.max_source_length > 1):
+            lengths = self.max_extra_length, self.max_source_length - 2
+            if min(self.alpha, self.length_reward, *lengths) < 0:
                 raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())
@@ -183,8 +185,10 @@ class Translator:
     def _decode(
         self, sources: list[Sequence[int]], n_best: int, forced_length: int | None
     ) -> list[Hypotheses]:
-        most = np.array([forced_length or len(ids) + self.max_extra_length for ids in sources])
-        beam = _Beam(most, most if forced_length else most * 0, self.beam_size, self.alpha)
+        source = np.array([len(ids) for ids in sources])
+        most = source * 0 + forced_length if forced_length else source + self.max_extra_length
+        lengths = source, most, most if forced_length else most * 0
+        beam = _Beam(lengths, self.beam_size, self.alpha, self.length_reward)
         results: dict[int, Hypotheses] = {}
         numbers = np.arange(len(sources))  # of the sentences that are still searched
         self._model.start(sources)
@@ -378,9 +382,10 @@ def _release(path: Path) -> None:
 class _Beam:
     """The hypotheses of several sentences: `t2t_repro.decoding.beam_search`, in NumPy."""
 
-    def __init__(self, most: np.ndarray, least: np.ndarray, beam_size: int, alpha: float):
-        batch = len(most)
-        self.most, self.least, self.alpha = most, least, alpha
+    def __init__(self, lengths: Sequence[np.ndarray], beam_size: int, alpha: float, reward: float):
+        batch = len(lengths[0])
+        self.source, self.most, self.least = lengths
+        self.alpha, self.reward = alpha, reward
         self.position = 0
         self.alive = np.zeros((batch, beam_size, 0), np.int32)
         self.alive_log_prob = np.full((batch, beam_size), IMPOSSIBLE, np.float32)
@@ -404,8 +409,11 @@ class _Beam:
     def can_improve(self, n_best: int) -> np.ndarray:
         """Return whether a hypothesis can still become one of the n best: bool [b]."""
         best = self.alive_log_prob[:, 0]
-        # Log-probabilities only fall, so this is the best score that can be reached.
-        is_better = best / _penalty(self.most, self.alpha) > self.finished_score[:, n_best - 1]
+        # Log-probabilities only fall, so no score can be better than `bound`.
+        most = best + self.reward * self.source
+        length = np.where(most < 0, self.most, self.position + 1)
+        bound = (most / _penalty(length, self.alpha)).astype(np.float32)
+        is_better = bound > self.finished_score[:, n_best - 1]
         return is_better & (best > IMPOSSIBLE / 2) & (self.position < self.most)
 
     def hypotheses(self, row: int) -> Hypotheses:
@@ -414,7 +422,8 @@ class _Beam:
 
     def keep(self, going: np.ndarray) -> None:
         """Drop the sentences that are not `going` [b]."""
-        for name in ("most", "least", "alive", "alive_log_prob", "finished", "finished_score"):
+        hypotheses = "alive", "alive_log_prob", "finished", "finished_score"
+        for name in ("source", "most", "least", *hypotheses):
             setattr(self, name, getattr(self, name)[going])
         self.mask = self.mask[going]
 
@@ -443,7 +452,8 @@ class _Beam:
 
         grown = self.alive[rows, parent]  # [b, 2m, t]
         grown[:, :, self.position] = token
-        score = log_prob / _penalty(length, self.alpha)
+        reward = self.reward * np.minimum(length, self.source)[:, None]
+        score = (log_prob + reward) / _penalty(length, self.alpha)
         score = np.where(ended & (log_prob > IMPOSSIBLE / 2), score, IMPOSSIBLE)
         scores = np.concatenate([self.finished_score, score], axis=1).astype(np.float32)
         best = _best(scores, beam_size)

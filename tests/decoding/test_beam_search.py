@@ -20,12 +20,16 @@ only_tensorflow = pytest.mark.skipif(
 )
 
 
-def lengths(most, least=0):
+def lengths(most, least=0, source=0):
     most = np.array(most, "int32")
-    return Lengths(least=np.zeros_like(most) + least, most=most, room=int(most.max()))
+    zeros = np.zeros_like(most)
+    return Lengths(source=zeros + source, least=zeros + least, most=most, room=int(most.max()))
 
 
-def search(table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1, least=0):
+def search(
+    table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1, least=0, source=0,
+    length_reward=0.0,
+):  # fmt: skip
     """Search with a step function that reads `table`, [token, next] or [b, token, next].
 
     Returns (ids, scores). PAD is never produced.
@@ -40,8 +44,8 @@ def search(table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1
         return keras.ops.take_along_axis(logits, tokens[:, :, None], axis=1), cache
 
     return beam_search(
-        step, (), lengths(max_lengths, least), beam_size=beam_size, alpha=alpha, eos=EOS,
-        n_best=n_best,
+        step, (), lengths(max_lengths, least, source), beam_size=beam_size, alpha=alpha, eos=EOS,
+        length_reward=length_reward, n_best=n_best,
     )  # fmt: skip
 
 
@@ -150,6 +154,25 @@ def test_impossible_tokens_never_come_and_their_share_goes_to_the_others():
     assert score == pytest.approx(np.log(0.1 / 0.2), rel=1e-5)
 
 
+@pytest.mark.parametrize(("source", "length"), [(1, 1), (2, 3), (4, 3), (9, 5)])
+def test_tokens_up_to_the_sources_length_earn_the_reward(source, length):
+    ((ids, score),) = best(*search(SHORT_OR_LONG, length_reward=1.0, source=source))
+    probability = {1: 0.4, 3: 0.6 * 0.9 * 0.7, 5: 0.6 * 0.9 * 0.3 * 0.9 * 0.7}
+    scores = {n: np.log(p) + min(n, source) for n, p in probability.items()}
+    assert max(scores, key=scores.get) == length
+    assert ids == [*[A, B, A, B][: length - 1], EOS]
+    assert score == pytest.approx(scores[length], rel=1e-5)
+
+
+@only_tensorflow
+def test_search_stops_when_no_reward_makes_up_for_what_is_lost():
+    calls = []
+    rewarded = {"length_reward": 0.1, "source": 3}
+    ((ids, _),) = best(*search(GARDEN_PATH, max_lengths=(50,), calls=calls, **rewarded))
+    assert ids == [B, EOS]
+    assert calls == [0, 1]  # log 0.36 + 0.2 is finished, and log 0.18 + 0.3 the most to come
+
+
 @only_tensorflow
 def test_search_stops_when_no_hypothesis_can_still_win():
     calls = []
@@ -196,10 +219,10 @@ def test_best_search_does_not_wait_for_the_second():
     assert calls == [0]
 
 
-def exhaustive(logits, max_length, alpha):
+def exhaustive(logits, max_length, alpha, rewards):
     """Return [(score, ids)] of all sequences of at most `max_length` tokens, best first.
 
-    `logits` is {prefix: [v]}.
+    `logits` is {prefix: [v]}; `rewards` has the length reward of each length.
     """
 
     def log_prob(ids):
@@ -213,12 +236,17 @@ def exhaustive(logits, max_length, alpha):
         for length in range(max_length)
         for prefix in itertools.product((A, B), repeat=length)
     )
-    scored = ((log_prob(ids) / ((5 + len(ids)) / 6) ** alpha, ids) for ids in sequences)
+    scored = (
+        ((log_prob(ids) + rewards[len(ids)]) / ((5 + len(ids)) / 6) ** alpha, ids)
+        for ids in sequences
+    )
     return sorted(scored, reverse=True)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 3.0])
-def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
+@pytest.mark.parametrize(
+    ("alpha", "length_reward"), [(0.0, 0.0), (0.6, 0.0), (3.0, 0.0), (0.0, 0.8), (0.6, 2.0)]
+)
+def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha, length_reward):
     """120 random tables map whole prefixes to logits; the step finds prefixes in its cache by slot.
 
     A prefix is numbered in base 4 after a leading 1. With two tokens besides EOS and a length of
@@ -227,6 +255,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
     rng = np.random.default_rng(7)
     tables = rng.normal(0, 2, (120, 2 * 4**3, 4)).astype("float32")
     max_lengths = rng.integers(1, 5, 120).astype("int32")
+    sources = rng.integers(1, 5, 120).astype("int32")
     beam_size = 15
 
     def step(tokens, slots, position, cache):
@@ -244,8 +273,8 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
     flat = tables.reshape(-1, 4).copy()
     flat[:, PAD] = IMPOSSIBLE
     ids, scores = beam_search(
-        step, keras.ops.zeros((120, 4, beam_size), "int32"), lengths(max_lengths),
-        beam_size=beam_size, alpha=alpha, eos=EOS, n_best=beam_size,
+        step, keras.ops.zeros((120, 4, beam_size), "int32"), lengths(max_lengths, source=sources),
+        beam_size=beam_size, alpha=alpha, eos=EOS, length_reward=length_reward, n_best=beam_size,
     )  # fmt: skip
 
     def number(prefix):
@@ -254,7 +283,8 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha):
     prefixes = [p for n in range(4) for p in itertools.product((A, B), repeat=n)]
     for row, (found, score) in enumerate(zip(array(ids), array(scores), strict=True)):
         logits = {prefix: tables[row, number(prefix)].astype("float64") for prefix in prefixes}
-        expected = exhaustive(logits, max_lengths[row], alpha)
+        rewards = length_reward * np.minimum(np.arange(5), sources[row])
+        expected = exhaustive(logits, max_lengths[row], alpha, rewards)
         count = len(expected)
         # Two sentences of one row differ by 3e-7, so float32 may swap them.
         score_of = {ids: score for score, ids in expected}

@@ -56,9 +56,10 @@ def log_softmax(x):
     return x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
 
 
-def plain_search(model, source, beam_size, alpha, least, most):
+def plain_search(model, source, beam_size, alpha, length_reward, least, most):
     """Search as in the paper, with no cache, arrays or early stop: [(score, ids)], best first."""
     alive, finished = [((), 0.0)], []
+    source_length = np.count_nonzero(source)
     for length in range(1, most + 1):
         targets = np.zeros((len(alive), most + 1), "int32")
         targets[:, : length - 1] = [ids for ids, _ in alive]
@@ -70,7 +71,9 @@ def plain_search(model, source, beam_size, alpha, least, most):
                     continuations.append((total + log_prob, (*ids, token)))
         continuations = sorted(continuations, key=lambda pair: -pair[0])[: 2 * beam_size]
         penalty = ((5 + length) / 6) ** alpha
-        finished += [(total / penalty, ids) for total, ids in continuations if ids[-1] == EOS]
+        reward = length_reward * min(length, source_length)
+        ended = (pair for pair in continuations if pair[1][-1] == EOS)
+        finished += [((total + reward) / penalty, ids) for total, ids in ended]
         alive = [(ids, total) for total, ids in continuations if ids[-1] != EOS][:beam_size]
     return sorted(finished, reverse=True)
 
@@ -118,24 +121,28 @@ def random_sources(rng, count):
 
 @only_tensorflow
 @pytest.mark.parametrize(
-    ("beam_size", "alpha", "forced_length"),
+    ("beam_size", "alpha", "length_reward", "forced_length"),
     [
-        pytest.param(1, 0.6, None, marks=pytest.mark.slow),
-        pytest.param(3, 0.0, None, marks=pytest.mark.slow),
-        (4, 0.6, None),
-        pytest.param(4, 2.0, None, marks=pytest.mark.slow),
-        pytest.param(4, 0.6, 6, marks=pytest.mark.slow),
+        pytest.param(1, 0.6, 0.0, None, marks=pytest.mark.slow),
+        pytest.param(3, 0.0, 0.0, None, marks=pytest.mark.slow),
+        (4, 0.6, 0.0, None),
+        pytest.param(4, 2.0, 0.0, None, marks=pytest.mark.slow),
+        pytest.param(4, 0.6, 0.0, 6, marks=pytest.mark.slow),
+        (4, 0.0, 0.9, None),
+        pytest.param(4, 0.6, 3.0, None, marks=pytest.mark.slow),
     ],
 )
 def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(
-    trained, beam_size, alpha, forced_length
+    trained, beam_size, alpha, length_reward, forced_length
 ):
     source = random_sources(np.random.default_rng(6), 12)
-    settings = {"beam_size": beam_size, "alpha": alpha, "forced_length": forced_length}
+    settings = {"beam_size": beam_size, "alpha": alpha, "length_reward": length_reward}
+    settings |= {"forced_length": forced_length}
     found = hypotheses(*decode_with(trained, source, beam_size, max_extra_length=3, **settings))
     for row, ours in zip(source, found, strict=True):
         most = forced_length or int((row != PAD).sum()) + 3
-        theirs = plain_search(trained, row, beam_size, alpha, forced_length or 1, most)
+        least = forced_length or 1
+        theirs = plain_search(trained, row, beam_size, alpha, length_reward, least, most)
         assert [ids for ids, _ in ours] == [list(ids) for _, ids in theirs[:beam_size]]
         expected = [score for score, _ in theirs[:beam_size]]
         np.testing.assert_allclose([score for _, score in ours], expected, rtol=1e-4)
@@ -148,7 +155,7 @@ def test_no_hypothesis_depends_on_neighbours_padding_or_place(trained):
 
     source = random_sources(np.random.default_rng(7), 20)
     together = hypotheses(*decode_with(trained, source, n_best=3))
-    decode = make_decoder(trained, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    decode = make_decoder(trained, Decode(3, max_extra_length=4), PIECES, EOS, n_best=3)
     graph = tf.function(decode, input_signature=[tf.TensorSpec([None, None], tf.int32)])
     wide = np.pad(source, ((0, 0), (0, 20)))[::-1]
     alone = [(source[i : i + 1, : (source[i] != PAD).sum()], [i]) for i in range(20)]
@@ -165,7 +172,7 @@ def test_xla_gives_what_the_graph_gives(trained):
     import tensorflow as tf
 
     source = random_sources(np.random.default_rng(8), 5)
-    decode = make_decoder(trained, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    decode = make_decoder(trained, Decode(3, max_extra_length=4), PIECES, EOS, n_best=3)
     expected = hypotheses(*tf.function(decode)(source))
     compiled = hypotheses(*tf.function(decode, jit_compile=True)(source))
     for ours, theirs in zip(compiled, expected, strict=True):
@@ -181,28 +188,30 @@ def test_score_is_the_teacher_forced_log_probability(model, decoded):
         assert score == pytest.approx(total / ((5 + len(target)) / 6) ** 0.6, rel=1e-4)
 
 
-@pytest.mark.parametrize("forced_length", [None, 3])
-def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_length):
-    ids, scores = decode_with(model, SOURCE, n_best=3, alpha=0.6, forced_length=forced_length)
-    score = make_scorer(model, 0.6, PIECES)
+@pytest.mark.parametrize(("forced_length", "reward"), [(None, 0.0), (3, 0.0), (4, 0.9)])
+def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_length, reward):
+    given = {"alpha": 0.6, "length_reward": reward}
+    ids, scores = decode_with(model, SOURCE, n_best=3, forced_length=forced_length, **given)
+    score = make_scorer(model, Decode(**given), PIECES)
     for i in range(3):
         target = array(ids)[:, i]
         log_probs, own = score(SOURCE, target)
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)
-        penalty = ((5 + (target != PAD).sum(1)) / 6) ** 0.6
-        np.testing.assert_allclose(array(log_probs).sum(1), array(own) * penalty, rtol=1e-5)
+        length = (target != PAD).sum(1)
+        rewarded = array(log_probs).sum(1) + reward * np.minimum(length, [5, 3])
+        np.testing.assert_allclose(rewarded, array(own) * ((5 + length) / 6) ** 0.6, rtol=1e-5)
 
 
 def test_scorer_knows_what_may_not_be_produced(model):
     target = np.array([[21, 1, 0], [5, 6, 1]], "int32")  # 21 is a row beyond the pieces
-    log_probs, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
+    log_probs, _ = make_scorer(model, Decode(), PIECES)(SOURCE, target)
     assert array(log_probs)[0, 0] <= IMPOSSIBLE / 2 < array(log_probs)[0, 1]
     assert array(log_probs)[1].min() > IMPOSSIBLE / 2
 
 
 def test_scorer_takes_each_token_by_teacher_forcing(model):
     target = np.array([[5, 6, 1], [7, 1, 0]], "int32")
-    log_probs, _ = make_scorer(model, 0.6, PIECES)(SOURCE, target)
+    log_probs, _ = make_scorer(model, Decode(), PIECES)(SOURCE, target)
     expected = log_softmax(array(model(SOURCE, target))[:, :, 1:20])  # of the tokens 1 ... 19
     for row, column in zip(*target.nonzero(), strict=True):
         token = target[row, column] - 1
@@ -214,7 +223,7 @@ def test_scorer_takes_each_token_by_teacher_forcing(model):
 
 def test_padding_of_a_target_does_not_change_its_score(model):
     target = np.array([[5, 6, 1], [7, 1, 0]], "int32")
-    score = make_scorer(model, 0.6, PIECES)
+    score = make_scorer(model, Decode(), PIECES)
     alone = score(SOURCE[1:, :3], target[1:, :2])
     wide = score(SOURCE, np.pad(target, ((0, 0), (0, 3))))
     np.testing.assert_allclose(array(alone[0])[0], array(wide[0])[1, :2], rtol=1e-5)
@@ -318,7 +327,7 @@ def test_empty_batch_gives_an_empty_result(graph_decoder, shape):
 
 @pytest.mark.slow
 def test_a_model_twice_is_the_model(model):
-    config = Decode(3, 0.6, 4)
+    config = Decode(3, max_extra_length=4)
     alone = make_decoder(model, config, PIECES, EOS, n_best=3)(SOURCE)
     twice = make_decoder(model, config, PIECES, EOS, n_best=3, others=[model])(SOURCE)
     assert (array(alone[0]) == array(twice[0])).all()
@@ -327,10 +336,10 @@ def test_a_model_twice_is_the_model(model):
 
 def test_two_models_score_by_the_mean_of_their_probabilities(model, build):
     other = build(seed=2)
-    decode = make_decoder(model, Decode(3, 0.6, 4), PIECES, EOS, others=[other])
+    decode = make_decoder(model, Decode(3, max_extra_length=4), PIECES, EOS, others=[other])
     ids, scores = decode(SOURCE)
     target = array(ids)[:, 0]
-    log_probs = [array(make_scorer(m, 0.6, PIECES)(SOURCE, target)[0]) for m in (model, other)]
+    log_probs = [array(make_scorer(m, Decode(), PIECES)(SOURCE, target)[0]) for m in (model, other)]
     mean = np.log((np.exp(log_probs[0]) + np.exp(log_probs[1])) / 2)  # log 1 = 0 for PAD
     penalty = ((5 + (target != PAD).sum(1)) / 6) ** 0.6
     np.testing.assert_allclose(array(scores)[:, 0], mean.sum(1) / penalty, rtol=1e-4)
@@ -340,25 +349,26 @@ PREFIX = np.array([[7, 5, 6], [0, 0, 0]], "int32")
 
 
 def test_outputs_begin_with_their_prefix_and_score_it(model, decoded):
-    decode = make_decoder(model, Decode(3, 0.6, 4), PIECES, EOS, n_best=3)
+    decode = make_decoder(model, Decode(3, max_extra_length=4), PIECES, EOS, n_best=3)
     ids, scores = (array(values) for values in decode(SOURCE, PREFIX))
     assert (ids[0, :, :3] == PREFIX[0]).all()
     assert len({tuple(row) for row in ids[0].tolist()}) == 3
     free = best(ids[1:], scores[1:])[0]  # the other row has no prefix
     assert free[0] == best(*decoded)[1][0]
     for i in range(3):
-        _, own = make_scorer(model, 0.6, PIECES)(SOURCE, ids[:, i])
+        _, own = make_scorer(model, Decode(), PIECES)(SOURCE, ids[:, i])
         np.testing.assert_allclose(array(own), scores[:, i], rtol=1e-4)
 
 
 def test_a_prefix_may_be_longer_than_the_limit(model):
     prefix = np.full((2, 12), 7, "int32")
-    ids, _ = make_decoder(model, Decode(2, 0.6, 0), PIECES, EOS)(SOURCE, prefix)
+    ids, _ = make_decoder(model, Decode(2, max_extra_length=0), PIECES, EOS)(SOURCE, prefix)
     assert [row for (row, _) in best(ids, np.zeros((2, 1)))] == [[7] * 12 + [EOS]] * 2
 
 
 def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None):
-    decode = make_sampler(model, Decode(3, 0.6, 4), PIECES, EOS, Sampling(topk, temperature))
+    config, sampling = Decode(3, max_extra_length=4), Sampling(topk, temperature)
+    decode = make_sampler(model, config, PIECES, EOS, sampling)
     prefix = np.zeros((len(source), 0), "int32") if prefix is None else prefix
     return decode(source, prefix, keras.ops.convert_to_tensor(draws.astype("float32")))
 
@@ -390,5 +400,5 @@ def test_samples_depend_on_their_own_draws_alone_and_score_as_the_search(model):
     assert [ids for ids, _ in hypotheses(*alone)[0]] == [i for i, _ in hypotheses(*together)[1]]
     assert (array(ids)[0, :, :3] == PREFIX[0]).all()
     for i in range(3):
-        _, own = make_scorer(model, 0.6, PIECES)(SOURCE, array(ids)[:, i])
+        _, own = make_scorer(model, Decode(), PIECES)(SOURCE, array(ids)[:, i])
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)

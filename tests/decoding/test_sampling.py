@@ -20,10 +20,12 @@ def drawn(draws, topk, temperature):
     def step(tokens, slots, position, cache):
         return keras.ops.ones((1, draws.shape[2], 1)) * logits.astype("float32"), cache
 
-    lengths = Lengths(least=np.array([0]), most=np.array([2], "int32"), room=2)
+    two = np.array([2], "int32")
+    lengths = Lengths(source=two, least=two * 0, most=two, room=2)
     ids, scores = sample(
         step, (), lengths, keras.ops.convert_to_tensor(draws.astype("float32")),
-        np.zeros((1, 0), "int32"), sampling=Sampling(topk, temperature), alpha=0.0, eos=EOS,
+        np.zeros((1, 0), "int32"), sampling=Sampling(topk, temperature), alpha=0.0,
+        length_reward=0.0, eos=EOS,
     )  # fmt: skip
     return array(ids)[0], array(scores)[0]
 

@@ -195,11 +195,12 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
         for line, our, their in zip(lines, ours, theirs, strict=True)
         if our.translation == their
     )
+    (source,) = example["pieces"].encode([line], out_type=str)
     (result,) = example["translator"].translate_batch(
-        example["pieces"].encode([line], out_type=str), return_scores=True, **example["settings"]
+        [source], return_scores=True, **example["settings"]
     )
     scores = {
-        example["pieces"].decode(hypothesis): example["paper_score"](hypothesis, score)
+        example["pieces"].decode(hypothesis): example["paper_score"](source, hypothesis, score)
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)
     }
     assert scores[our.translation] == pytest.approx(our.score, abs=1e-3)

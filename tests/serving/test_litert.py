@@ -139,14 +139,16 @@ def test_nbest_lists_are_tensorflows(run, exported):
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "alpha"), [pytest.param(1, 0.0, marks=pytest.mark.slow), (3, 2.5)]
+    ("beam_size", "alpha", "reward"),
+    [pytest.param(1, 0.0, 0.0, marks=pytest.mark.slow), (3, 2.5, 0.0), (3, 0.6, 0.8)],
 )
-def test_other_searches(tiny_run, exported, tmp_path, beam_size, alpha):
-    run = restored(tiny_run, beam_size=beam_size, alpha=alpha, max_extra_length=6)
+def test_other_searches(tiny_run, exported, tmp_path, beam_size, alpha, reward):
+    settings = {"alpha": alpha, "length_reward": reward, "max_extra_length": 6}
+    run = restored(tiny_run, beam_size=beam_size, **settings)
     directory = tmp_path / "1"
     if beam_size == 3:  # the other settings are not part of the model file
         shutil.copytree(exported, directory)
-        with_settings(directory, alpha=alpha, max_extra_length=6)
+        with_settings(directory, **settings)
     else:
         litert.save(run, directory)
     agrees(run, directory, SOURCES[:60])
