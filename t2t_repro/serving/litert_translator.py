@@ -107,7 +107,7 @@ class Translator:
             self.max_extra_length = int(decode["max_extra_length"])
             self.max_source_length = int(decode["max_source_length"])
             lengths = self.max_extra_length, self.max_source_length - 2
-            if min(self.alpha, self.length_reward, *lengths) < 0:
+            if not all(value >= 0 for value in (self.alpha, self.length_reward, *lengths)):
                 raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())

@@ -548,7 +548,7 @@ def changed(**changes):
         ("settings.json", changed(output=None), "output"),
         ("settings.json", changed(decode=None), "decode"),
         ("settings.json", changed(decode=[0.6, 50]), "list"),
-        ("settings.json", changed(decode={"alpha": 0.6}), "max_extra_length"),
+        ("settings.json", changed(decode={"alpha": 0.6, "length_reward": 0}), "max_extra_length"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )
@@ -570,6 +570,8 @@ def test_a_damaged_export(copy, name, content, reason):
         {"alpha": None},
         {"alpha": -0.1},
         {"alpha": float("nan")},
+        {"length_reward": -0.1},
+        {"length_reward": float("nan")},
         {"max_extra_length": float("inf")},
         {"max_extra_length": -1},
         {"max_source_length": 1},
