@@ -8,7 +8,7 @@ PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder 
 
 .PHONY: demo test test-slow torture properties soak quality lint site audit bench clean
 
-demo: .venv/installed  ## train, score, export and translate with a small model: 3 to 6 minutes on 2 cores
+demo: .venv/installed  ## train, score, export and translate with a small model: 3 minutes on 2 cores
 	@rm -rf $(RUN)/export
 	@.venv/bin/python -m t2t_repro.train --workdir=$(RUN)
 	@echo && echo "Scores on the 500 test sentences:"
