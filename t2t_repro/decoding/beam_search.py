@@ -34,7 +34,18 @@ def length_penalty(length: Any, alpha: float) -> Any:
 def score(
     log_prob: Any, length: Any, source_length: Any, alpha: float, length_reward: float
 ) -> Any:
-    """Compute the score s(Y, X) of hypotheses of `length` tokens; both lengths count EOS."""
+    """Compute the scores s(Y, X) of hypotheses (6.1, and the length reward).
+
+    Args:
+        log_prob: float32 [b, m] or [b], log P(Y | X).
+        length: int32, |Y| with EOS; broadcasts to log_prob.
+        source_length: int32, |X| with EOS; broadcasts to log_prob.
+        alpha: exponent of the length penalty.
+        length_reward: r.
+
+    Returns:
+        float32, like log_prob.
+    """
     rewarded = ops.cast(ops.minimum(length, source_length), "float32")
     return (log_prob + length_reward * rewarded) / length_penalty(length, alpha)
 
