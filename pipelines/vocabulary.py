@@ -311,7 +311,8 @@ class Vocabulary:
 
         Provilkov et al. 2020, arXiv:1910.13267. 75,000 sentences of Multi30k per second; with a
         dropout of 0.05 they have 1.18 times as many pieces. The result is a function of the seed
-        as long as no other thread calls this method, because the generator is the process's.
+        as long as no other thread calls this method, because the generator is the process's. In
+        another process sentencepiece 0.2.2 and 0.2.3 draw other pieces for a seed; 0.2.1 did not.
         """
         sentencepiece.set_random_generator_seed(seed % 2**31)  # it ignores 2^32 - 1
         # One thread: every thread starts with the seed, but which sentences it gets may vary.

@@ -18,7 +18,7 @@ _BLOCK = 10_000  # pairs encoded at a time
 
 @dataclasses.dataclass(frozen=True)
 class BpeDropout:
-    """An alteration that encodes a split anew; the pieces are a function of (seed, epoch)."""
+    """An alteration that encodes a split anew; in one process a function of (seed, epoch)."""
 
     vocabulary: Vocabulary
     dropout: float  # the probability that a merge is left out

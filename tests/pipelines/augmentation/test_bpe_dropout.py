@@ -47,7 +47,7 @@ def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabula
     texts = [tuple(pair.values()) for pair in toy_pairs]
     assert [tuple(toy_vocabulary.decode(pair)) for pair in pieces(varied)] == texts
     changed = [old != new for old, new in zip(pieces(toy_split), pieces(varied), strict=True)]
-    assert 0.5 < np.mean(changed) < 1
+    assert np.mean(changed) > 0.5  # 0.98 to 1: the draws differ between processes
     assert 1.1 < varied.lengths.sum() / toy_split.lengths.sum() < 2
     for ids in (ids for pair in pieces(varied) for ids in pair):
         assert (ids[-1], ids.count(EOS)) == (EOS, 1)
