@@ -2,8 +2,8 @@
 
 Paper, section 5.1: "sentences were encoded using byte-pair encoding, which has a shared
 source-target vocabulary of about 37000 tokens" (Sennrich et al. 2016, arXiv:1508.07909).
-sentencepiece learns it; tensorflow_text runs the same model file as a graph operation. No other
-module sees a merge, a word marker or a special id other than PAD and EOS.
+sentencepiece learns it; tensorflow_text runs the same model file as a graph operation. No module
+but this one and `merges` sees a merge, a word marker or a special id other than PAD and EOS.
 
 Both versions treat text alike. sentencepiece's NFKC table folds compatibility forms; a run of
 spaces becomes one space; a line break of any kind becomes a space; invisible control characters are
@@ -34,6 +34,7 @@ import sentencepiece
 
 from pipelines import regular_file, storage
 from pipelines.errors import BadInput
+from pipelines.merges import Merges
 from pipelines.word_counts import word_counts
 
 if TYPE_CHECKING:
@@ -304,26 +305,15 @@ class Vocabulary:
         lengths = [len(ids_of(word)) // itemsize for word in sentence.split(" ")]
         return [length for length in lengths if length]
 
-    def encode_at_random(
-        self, sentences: Sequence[str], dropout: float, seed: int
-    ) -> list[list[int]]:
-        """Encode with BPE dropout: each merge is left out with probability `dropout`.
-
-        Provilkov et al. 2020, arXiv:1910.13267. 75,000 sentences of Multi30k per second; with a
-        dropout of 0.05 they have 1.18 times as many pieces. The result is a function of the seed
-        as long as no other thread calls this method, because the generator is the process's. In
-        another process sentencepiece 0.2.2 and 0.2.3 draw other pieces for a seed; 0.2.1 did not.
-        """
-        sentencepiece.set_random_generator_seed(seed % 2**31)  # it ignores 2^32 - 1
-        # One thread: every thread starts with the seed, but which sentences it gets may vary.
-        return self._processor.encode(
-            list(map(_fold, sentences)),
-            add_eos=True,
-            enable_sampling=True,
-            alpha=dropout,
-            nbest_size=-1,
-            num_threads=1,
-        )
+    @cached_property
+    def merges(self) -> Merges:
+        """The merges from which the pieces are made, for BPE dropout."""
+        pieces, normal = self.pieces, _FIRST_BYTE + 256
+        # A special id or a byte is a symbol of its own.
+        symbols = [tuple(piece) if i >= normal else (piece,) for i, piece in enumerate(pieces)]
+        scores = [self._processor.get_score(i) for i in range(self.size)]
+        begins = [i == EOS or piece.startswith(_WORD_BEGINS) for i, piece in enumerate(pieces)]
+        return Merges(symbols, scores, np.array(begins))
 
     def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes]]:
         """Pickle the model alone; the cached words and the graph's copy are built anew."""
@@ -365,9 +355,9 @@ class Vocabulary:
         tf.data then runs it in other processes, too, where `tokenizer` does not exist.
 
         Args:
-            dropout: The probability that a merge is left out; see `encode_at_random`. The pieces
-                then differ from call to call and from process to process, because TensorFlow Text
-                has no seed for sentencepiece's generator.
+            dropout: The probability that a merge is left out; see `merges`. The pieces then differ
+                from call to call and from process to process, because TensorFlow Text has no seed
+                for sentencepiece's generator.
         """
         import tensorflow as tf
         import tensorflow_text

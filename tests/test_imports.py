@@ -18,7 +18,7 @@ FILES = {
 # file at the top of a package is a room of its own; the commands are one room.
 PIPELINES = (
     *("errors", "regular_file", "json_object", "storage", "workers", "sources", "word_counts"),
-    *("vocabulary", "parsing", "toy", "shard_files", "shards", "filters", "repeats"),
+    *("merges", "vocabulary", "parsing", "toy", "shard_files", "shards", "filters", "repeats"),
     *("encode", "encode_on_beam", "corpus_report"),
     *("corpus", "buckets", "batching", "stream", "augmentation"),
 )

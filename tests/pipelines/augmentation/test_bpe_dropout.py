@@ -47,7 +47,7 @@ def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabula
     texts = [tuple(pair.values()) for pair in toy_pairs]
     assert [tuple(toy_vocabulary.decode(pair)) for pair in pieces(varied)] == texts
     changed = [old != new for old, new in zip(pieces(toy_split), pieces(varied), strict=True)]
-    assert np.mean(changed) > 0.5  # 0.98 to 1: the draws differ between processes
+    assert np.mean(changed) > 0.95  # 0.997
     assert 1.1 < varied.lengths.sum() / toy_split.lengths.sum() < 2
     for ids in (ids for pair in pieces(varied) for ids in pair):
         assert (ids[-1], ids.count(EOS)) == (EOS, 1)
@@ -117,8 +117,8 @@ def test_a_sentence_that_would_grow_too_long_stays(toy_split, dropout):
     assert 0 < np.mean(same) < 1
 
 
-def test_nothing_dropped_is_the_plain_encoding(toy_split, dropout):
-    none = dataclasses.replace(dropout, dropout=0.0)
+def test_nothing_left_out_is_the_plain_encoding(toy_split, dropout):
+    none = dataclasses.replace(dropout, dropout=1e-12)
     assert pieces(none(toy_split, epoch=0)) == pieces(toy_split)
 
 
