@@ -5,12 +5,14 @@ this too, but since 0.2.2 the same seed gives other pieces in each process, so t
 would not read what the interrupted run would have read.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise, repeat
 
 import numpy as np
 
 _NEVER = float("inf")  # the rank of two symbols that no merge joins
+_CACHED_WORDS = 1 << 17  # 48 MB
 
 
 class Merges:
@@ -34,14 +36,16 @@ class Merges:
             if len(parts) > 1
         }
         self._merges = np.array([len(parts) - 1 for parts in symbols])
+        self._without_one = lru_cache(_CACHED_WORDS)(self._without_one_merge)
 
     def leave_out(
         self, ids: np.ndarray, dropout: float, generator: np.random.Generator
     ) -> np.ndarray:
         """Return a text's pieces as if each merge had been left out with probability `dropout`.
 
-        The number of merges before the first that is left out is drawn for all words at once, so
-        only the words that change, 19 % of Multi30k's at a dropout of 0.05, are merged again.
+        The numbers of merges before the first and before the second one left out are drawn for all
+        words at once. Only the words that change, 19 % of Multi30k's at a dropout of 0.05, are
+        merged again, and those with one merge left out are cached.
 
         Args:
             ids: The pieces with all merges applied, of any number of sentences: [pieces] int.
@@ -49,36 +53,50 @@ class Merges:
             generator: Draws which merges are left out.
         """
         starts = np.flatnonzero(self._begins[ids])
-        before = generator.geometric(dropout, len(starts)) - 1  # merges before the first left out
-        changed = before < np.add.reduceat(self._merges[ids], starts)
         ends = np.append(starts[1:], len(ids))
-        words = np.stack([starts, ends, before])[:, changed]
+        merges = np.add.reduceat(self._merges[ids], starts)
+        most = merges + ends - starts - 1  # if the word became one piece
+        gaps = generator.geometric(dropout, (2, len(starts))) - 1
+        words = np.stack([starts, ends, *gaps, gaps.sum(0) < most])[:, gaps[0] < merges]
+        later = (int(generator.geometric(dropout)) - 1 for _ in repeat(None))
         old, new, done = ids.tolist(), [], 0
-        for start, end, merges in words.T.tolist():
+        for start, end, first, second, several in words.T.tolist():
+            word = tuple(old[start:end])
             new += old[done:start]
-            new += self._merged(old[start:end], merges, dropout, generator)
+            if several:
+                new += self._merged(word, chain([first, second], later))
+            else:
+                new += self._without_one(word, first)
             done = end
         return np.array(new + old[done:], ids.dtype)
 
-    def _merged(
-        self, word: list[int], before: int, dropout: float, generator: np.random.Generator
-    ) -> list[int]:
-        """Return a word's pieces, merged from its symbols; the merge after `before` is left out.
+    def _without_one_merge(self, word: tuple[int, ...], before: int) -> list[int]:
+        """Return a word's pieces with the one merge left out that comes after `before` others."""
+        return self._merged(word, iter([before, _NEVER]))
+
+    def _merged(self, word: tuple[int, ...], gaps: Iterator[float]) -> list[int]:
+        """Return a word's pieces, merged from its symbols.
 
         A pair that is left out can be merged only after one of its sides has grown.
+
+        Args:
+            word: The pieces with all merges applied.
+            gaps: The number of merges before the first that is left out, and between each and the
+                next.
         """
         symbols = [symbol for i in word for symbol in self._symbols[i]]
         ranks = [self._rank(*pair) for pair in pairwise(symbols)]
+        left = next(gaps)
         while ranks and (best := min(ranks)) < _NEVER:
             i = ranks.index(best)
-            if before == 0:
-                ranks[i], before = _NEVER, generator.geometric(dropout) - 1
+            if not left:
+                ranks[i], left = _NEVER, next(gaps)
                 continue
-            before -= 1
+            left -= 1
             symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
             del ranks[i]
-            for left in range(max(i - 1, 0), min(i + 1, len(ranks))):
-                ranks[left] = self._rank(*symbols[left : left + 2])
+            for beside in range(max(i - 1, 0), min(i + 1, len(ranks))):
+                ranks[beside] = self._rank(*symbols[beside : beside + 2])
         return [self._id_of[symbol] for symbol in symbols]
 
     def _rank(self, left: str, right: str) -> float:

@@ -25,7 +25,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -319,14 +318,13 @@ class Vocabulary:
         """Pickle the model alone; the cached words and the graph's copy are built anew."""
         return Vocabulary, (self._model,)
 
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+    def decode(self, ids: Iterable[Sequence[int] | np.ndarray]) -> list[str]:
         """Return one line of text per row, decoded up to its first EOS; PAD is skipped.
 
         Raises:
             IndexError: An id is `size` or greater.
         """
-        rows = [[int(i) for i in takewhile(lambda i: i != EOS, row) if i != PAD] for row in ids]
-        return list(map(_fold, self._processor.decode(rows)))
+        return list(map(_fold, self._processor.decode(list(map(_of_text, ids)))))
 
     @cached_property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
@@ -382,6 +380,14 @@ class Vocabulary:
         is_text = tf.equal(eos_seen, 0) & tf.not_equal(ids, PAD)  # [batch, length]
         text = self.tokenizer.detokenize(tf.ragged.boolean_mask(ids, is_text))  # [batch]
         return tf.strings.regex_replace(text, f"[{_LINE_ENDS}]", " ")
+
+
+def _of_text(ids: Sequence[int] | np.ndarray) -> list[int]:
+    """Return the ids before the first EOS, without PAD."""
+    row = np.asarray(ids).tolist()
+    if EOS in row:
+        row = row[: row.index(EOS)]
+    return [i for i in row if i != PAD] if PAD in row else row
 
 
 def _misfit(model: bytes) -> str:

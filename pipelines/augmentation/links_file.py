@@ -9,11 +9,9 @@ from pipelines import storage
 from pipelines.augmentation.alignment import Words, links
 from pipelines.shard_files import checksum
 
-Links = list[list[tuple[int, int]]]  # of each pair, see `alignment.links`
 
-
-def read_or_align(path: Path, words: Sequence[Words]) -> Links:
-    """Return the links of a split's pairs, and keep them in a file.
+def read_or_align(path: Path, words: Sequence[Words]) -> np.ndarray:
+    """Return what `alignment.links` finds in a split, and keep it in a file.
 
     Args:
         path: The file. It is made anew if it is missing, damaged, or of other pairs.
@@ -29,26 +27,21 @@ def read_or_align(path: Path, words: Sequence[Words]) -> Links:
     return found
 
 
-def _content(found: Links) -> bytes:
+def _content(found: np.ndarray) -> bytes:
     """Return a checksum, and then each link as three numbers: pair, source word, target word."""
-    rows = [(pair, s, t) for pair, some in enumerate(found) for s, t in some]
-    numbers = np.array(rows, "<i4").tobytes()
+    numbers = found.astype("<i4").tobytes()
     return checksum(numbers).encode() + numbers
 
 
-def _parsed(content: bytes, words: Sequence[Words]) -> Links | None:
+def _parsed(content: bytes, words: Sequence[Words]) -> np.ndarray | None:
     """Return the links that a file holds; None if they cannot be those of the pairs."""
     digest, numbers = content[:16], content[16:]
     if checksum(numbers).encode() != digest or len(numbers) % 12:
         return None
     rows = np.frombuffer(numbers, "<i4").reshape(-1, 3)
     lengths = np.array([(len(source), len(target)) for source, target in words])
-    pair = rows[:, 0]
-    if len(rows) and (rows.min() < 0 or pair.max() >= len(words)):
+    if len(rows) and (rows.min() < 0 or rows[:, 0].max() >= len(words)):
         return None
-    if (rows[:, 1:] >= lengths[pair]).any():
+    if (rows[:, 1:] >= lengths[rows[:, 0]]).any():
         return None
-    found: Links = [[] for _ in words]
-    for index, s, t in rows.tolist():
-        found[index].append((s, t))
-    return found
+    return rows

@@ -19,11 +19,11 @@ PARTS = [("</s>",), *(tuple(symbol) for symbol in SYMBOLS[1:])]
 class Draws:
     """Stands in for a generator: hands out the number of merges before each one left out."""
 
-    def __init__(self, firsts, later=()):
-        self.firsts, self.later = firsts, iter(later)
+    def __init__(self, firsts, seconds, later=()):
+        self.gaps, self.later = [firsts, seconds], iter(later)
 
     def geometric(self, _, size=None):
-        return next(self.later) + 1 if size is None else np.array(self.firsts) + 1
+        return next(self.later) + 1 if size is None else np.array(self.gaps) + 1
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,8 @@ def letters():
 
 def drawn(letters, word, *before):
     ids = np.array([SYMBOLS.index(symbol) for symbol in word.split()])
-    out = letters.leave_out(ids, 0.5, Draws(before[:1], [*before[1:], 99]))
+    first, second, *later = [*before, 99, 99]
+    out = letters.leave_out(ids, 0.5, Draws([first], [second], later))
     return " ".join(SYMBOLS[i] for i in out)
 
 
@@ -56,7 +57,7 @@ def test_the_next_best_merge_takes_the_place_of_one_left_out(letters, before, pi
 
 def test_words_and_sentences_stay_apart(letters):
     ids = np.array([SYMBOLS.index(s) for s in ["_a", "_", "abc", "</s>", "_a", "</s>"]])
-    out = letters.leave_out(ids, 0.5, Draws([0, 2, 0, 0, 0], [99, 99]))
+    out = letters.leave_out(ids, 0.5, Draws([0, 2, 0, 0, 0], [99] * 5))
     assert [SYMBOLS[i] for i in out] == ["_", "a", "_", "abc", "</s>", "_", "a", "</s>"]
 
 

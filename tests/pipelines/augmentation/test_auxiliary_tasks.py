@@ -1,16 +1,19 @@
 """Auxiliary tasks add a second pair for each pair; the text has a known lexicon."""
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
 from pieces import pieces, toy_batches
 
 from pipelines.augmentation import auxiliary_tasks
-from pipelines.augmentation.alignment import lexicon, links
+from pipelines.augmentation.alignment import links
 from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
+from pipelines.encode import encode_split
 from pipelines.errors import BadInput
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import EOS, MARKS
 
 MOST = 256
@@ -58,8 +61,15 @@ def test_half_have_the_targets_words_reversed(texts, tasks):
 
 def test_in_the_others_words_give_way_to_their_like(texts, tasks):
     words = [(source.split(), target.split()) for source, target in texts]
-    found = links(words)
-    known, replaced = set(lexicon(words, found)), []
+    found = [[] for _ in words]
+    for pair, i, j in links(words).tolist():
+        found[pair].append((i, j))
+    times = Counter(
+        (source[i], target[j])
+        for (source, target), some in zip(words, found, strict=True)
+        for i, j in some
+    )
+    known, replaced = {both for both, count in times.items() if count > 1}, []
     for (source, target), some, (mark, s, t) in zip(words, found, second(tasks), strict=True):
         if mark == MARKS[0]:
             continue
@@ -111,3 +121,14 @@ def test_it_comes_behind_bpe_dropout_and_before_a_cool_down(tmp_path):
     assert np.array_equal(first.lengths[len(drawn) :], tasks(own.split, 0).lengths[len(drawn) :])
     assert len(first) == 2 * len(own.split)
     assert own.for_epoch(epoch=9, updates_before=75) is own
+
+
+def test_words_stay_if_no_two_are_linked_twice(toy_vocabulary, tmp_path):
+    source, target = "a small cat", "der Hund schläft"
+    encode_split(lambda: [{"source": source, "target": target}], toy_vocabulary, MOST, tmp_path)
+    split = EncodedSplit.load(tmp_path)
+    tasks = AuxiliaryTasks(toy_vocabulary, split, MOST, 1, tmp_path / "links")
+    for epoch in range(4):
+        (mark, *s), t = pieces(tasks(split, epoch))[-1]
+        words = target.split()[::-1] if mark == MARKS[0] else target.split()
+        assert toy_vocabulary.decode([s, t]) == [source, " ".join(words)]
