@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from pipelines.sources import text_files
-from t2t_repro import cli, config, tensorflow_log
+from t2t_repro import cli, config, tensorflow_import
 from t2t_repro.paper import table2, table4
 from t2t_repro.workdir import Workdir
 
@@ -188,7 +188,7 @@ def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
 def _score_run(given: argparse.Namespace, path: Path) -> "Scores":
     settings, workdir = cli.settings(given), Workdir(path)
     more = _more_scores(given, workdir.config(settings))
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import experiment, reports
 
     run = experiment.restore(workdir, settings, given.strict, given.checkpoint)

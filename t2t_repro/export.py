@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from pipelines.errors import BadInput
-from t2t_repro import cli, tensorflow_log
+from t2t_repro import cli, tensorflow_import
 from t2t_repro.workdir import Workdir
 
 # The types that each format can store weights in; the first is the default.
@@ -61,7 +61,7 @@ def main() -> None:
     workdir.config(settings)  # finds a mistake before the slow import
     # oneDNN's allocator gives no memory back: with it, the big model's export takes 1.2 GB more.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import experiment
     from t2t_repro.serving import ctranslate2, keras_preset, litert, saved_model
 

@@ -8,7 +8,7 @@ import json
 import sys
 
 from pipelines.errors import BadInput
-from t2t_repro import cli, tensorflow_log
+from t2t_repro import cli, tensorflow_import
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def main() -> None:
     if given.json and not given.report:
         raise BadInput("--json: wanted --report with it, whose format it decides")
     run = cli.run_of(given)
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import experiment
 
     options = given.beam_pipeline_options

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipelines.errors import BadInput
 from pipelines.sources import text_files
-from t2t_repro import cli, tensorflow_log
+from t2t_repro import cli, tensorflow_import
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main() -> None:
         raise BadInput("wanted both --sources and --targets, or neither and pairs on stdin")
     workdir = Workdir(given.workdir)
     _check_text(workdir.config(settings).problem)  # before the slow import
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import experiment
 
     run = experiment.restore(workdir, settings, given.strict, given.checkpoint)

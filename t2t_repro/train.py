@@ -6,7 +6,7 @@ The values shown are the paper's base model; configs/<problem>.yaml replaces som
 import argparse
 import sys
 
-from t2t_repro import cli, tensorflow_log
+from t2t_repro import cli, tensorflow_import
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,7 +41,7 @@ def main() -> None:
     run = cli.run_of(given)  # before the slow import
     if given.list_variants:
         return _list_variants(run)
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import launch
 
     launch.train(*run, strict=given.strict, profile_steps=given.profile_steps)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.sources import text_files
-from t2t_repro import cli, tensorflow_log
+from t2t_repro import cli, tensorflow_import
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
@@ -254,7 +254,7 @@ def _load(given: argparse.Namespace, settings: dict[str, Any]) -> "tuple[Lines, 
         exports.verify(given.saved_model or given.litert)
     if given.litert:  # needs no TensorFlow
         return exports.litert(given.litert, n_best), None
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     if given.saved_model:
         return exports.saved_model(given.saved_model, n_best), None
     from t2t_repro import experiment

@@ -7,7 +7,7 @@ from pathlib import Path
 from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
-from t2t_repro import cli, config, tensorflow_log
+from t2t_repro import cli, config, tensorflow_import
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
@@ -62,7 +62,7 @@ def main() -> None:
         raise BadInput(f"--output={given.output}: {given.output.parent} is no directory; make it")
     workdir = Workdir(given.workdir)
     workdir.config(settings)  # finds a mistake before the slow import
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     from t2t_repro import experiment
 
     run = experiment.restore(workdir, settings, given.strict, given.checkpoint)

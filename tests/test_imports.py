@@ -29,7 +29,7 @@ T2T_REPRO = (
         "config",
         "low_resource",
         "streams",
-        "tensorflow_log",
+        "tensorflow_import",
         "lock",
         "workdir",
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.errors import BadInput
-from t2t_repro import cli, config, tensorflow_log
+from t2t_repro import cli, config, tensorflow_import
 
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ def main() -> None:
     _check_table3(given)
     _check_serve(given)
     if given.backend == "tensorflow" and given.what not in _IN_OTHER_PROCESSES:
-        tensorflow_log.quiet()
+        tensorflow_import.quiet()
     rows = []
     for row in BENCHES[given.what](given):
         rows.append(row)

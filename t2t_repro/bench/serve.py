@@ -26,7 +26,7 @@ import numpy as np
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
-from t2t_repro import config, tensorflow_log
+from t2t_repro import config, tensorflow_import
 from t2t_repro.bench import litert
 from t2t_repro.bench.decode import MIXED, ROWS
 from t2t_repro.bench.traffic import Answer, Clients, Line, Plan, Resources, send
@@ -302,7 +302,7 @@ def random_sentences(vocabulary: Vocabulary, count: int) -> list[str]:
 
 def write_base(export: Path) -> None:
     """Write base with random weights as a LiteRT export in int8."""
-    tensorflow_log.quiet()
+    tensorflow_import.quiet()
     import keras
 
     from t2t_repro.model.transformer import Transformer
@@ -317,7 +317,7 @@ def translate(export: Path, lines: list[str]) -> Offline:
     """Translate lines in one go."""
     newest = exports.newest_version(export)
     if (newest / "saved_model.pb").exists():
-        tensorflow_log.quiet()
+        tensorflow_import.quiet()
     rows = exports.load(newest)
     list(rows(iter(lines[:16]), 16))  # to warm up
     began = time.perf_counter()

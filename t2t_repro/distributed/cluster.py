@@ -119,7 +119,7 @@ class Cluster:
         others = [name for name in named if name != self.names[self.index]]
         return others[0] if others else "another worker"
 
-    @tf.function
+    @tf.function(autograph=False)
     def _share(self, mine: tf.Tensor) -> tf.Tensor:
         """Gather each worker's int64 [n] into int64 [size, n]."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, Vocabulary
 from pipelines.workers import follow_parent
-from t2t_repro import tensorflow_log
+from t2t_repro import tensorflow_import
 from t2t_repro.serving import export_files, exports
 
 # Where all cores translate, the server still reads requests at once: they become full batches.
@@ -52,7 +52,7 @@ class _Engine:
     def __init__(self, path: Path, threads: int):
         self.settings = _settings(path)
         if self.settings.get("format") in ("saved_model", "keras"):
-            tensorflow_log.quiet()
+            tensorflow_import.quiet()
         self.translator: Any = exports.open_export(path, threads)
         self.vocabulary = _vocabulary(path, self.settings)
 

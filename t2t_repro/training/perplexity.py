@@ -32,7 +32,7 @@ class Perplexity:
         entropy, tokens = np.sum(sums, axis=0)
         return float(np.exp(entropy / tokens))
 
-    @tf.function(input_signature=_BATCH)
+    @tf.function(input_signature=_BATCH, autograph=False)
     def sums(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Score pairs, source [b, s] and target [b, t].
 
@@ -44,14 +44,14 @@ class Perplexity:
         source, target = with_even_rows(source, parts), with_even_rows(target, parts)
 
         def own() -> tf.Tensor:
-            total = tf.zeros(2)
-            for index in tf.range(self.micro_batches):
-                total += self._sums_of(source, target, index)
-            return total
+            def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                return index + 1, total + self._sums_of(source, target, index)
+
+            start = [0, tf.zeros(2)]
+            return tf.while_loop(lambda i, _: i < self.micro_batches, add, start)[1]
 
         return self.strategy.reduce("SUM", self.strategy.run(own), axis=None)
 
-    @tf.autograph.experimental.do_not_convert  # as in Trainer
     def _sums_of(self, source: tf.Tensor, target: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
         """Return the two numbers of `sums` for one of this replica's micro-batches."""
         replicas = self.strategy.num_replicas_in_sync

@@ -101,7 +101,7 @@ class Trainer:
             exchange = functools.partial(adam.exchange, self.model.trainable_variables)
             self.strategy.run(tf.function(exchange, autograph=False))
 
-    @tf.function(input_signature=_BATCH)
+    @tf.function(input_signature=_BATCH, autograph=False)  # base starts 3.5 s sooner
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Make one update from source [b, s], target [b, t]: the batch, or this worker's part.
 
@@ -120,13 +120,7 @@ class Trainer:
             tokens = given
             if self.sharing < context.num_replicas_in_sync:
                 tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, given / self.sharing)
-            gradients, sums = self._gradients(*self._own_rows(source, target, 0), tokens)
-            if self.micro_batches > 1:  # otherwise the gradient would be traced twice
-                for index in tf.range(1, self.micro_batches):
-                    rows = self._own_rows(source, target, index)
-                    more, more_sums = self._gradients(*rows, tokens)
-                    gradients = [one + other for one, other in zip(gradients, more, strict=True)]
-                    sums += more_sums
+            gradients, sums = self._summed_gradients(source, target, tokens)
             gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
             norm = tf.linalg.global_norm(gradients)
             self._update(gradients, norm)
@@ -135,6 +129,23 @@ class Trainer:
             return tf.concat([sums, [norm / context.num_replicas_in_sync]], axis=0)
 
         return self.strategy.reduce("SUM", self.strategy.run(update), axis=None)
+
+    def _summed_gradients(
+        self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
+    ) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return what `_gradients_of` does, summed over this replica's micro-batches."""
+
+        def add(
+            index: tf.Tensor, gradients: list[tf.Tensor], sums: tf.Tensor
+        ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+            more, more_sums = self._gradients(*self._own_rows(source, target, index), tokens)
+            both = [one + other for one, other in zip(gradients, more, strict=True)]
+            return index + 1, both, sums + more_sums
+
+        first = self._gradients(*self._own_rows(source, target, 0), tokens)
+        if self.micro_batches == 1:  # otherwise the gradient would be traced twice
+            return first
+        return tf.while_loop(lambda i, *_: i < self.micro_batches, add, [1, *first])[1:]
 
     def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor) -> None:
         """Apply the summed gradients on this replica, clipped; count the update even if skipped."""
@@ -149,7 +160,6 @@ class Trainer:
             update()
         adam.iterations.assign_add(1)
 
-    @tf.autograph.experimental.do_not_convert  # base starts 3 s sooner
     def _gradients_of(
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:

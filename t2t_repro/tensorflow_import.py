@@ -1,8 +1,10 @@
-"""What TensorFlow's C++ code prints on the terminal."""
+"""The import of TensorFlow by a command: without its log lines, and without matplotlib."""
 
+import contextlib
 import faulthandler
 import os
 import sys
+from collections.abc import Iterator
 
 from pipelines.errors import BadInput
 from t2t_repro import streams
@@ -13,7 +15,7 @@ _LEAST_GB = 4
 
 
 def quiet() -> None:
-    """Keep TensorFlow's C++ log lines off the terminal; call this before its import.
+    """Import TensorFlow, and keep its C++ log lines off the terminal.
 
     TensorFlow 2.21 prints some of them whatever TF_CPP_MIN_LOG_LEVEL says, straight to file
     descriptor 2. That descriptor is redirected, and Python's stderr keeps the terminal. A user who
@@ -31,9 +33,23 @@ def quiet() -> None:
     os.dup2(null, 2)
     os.close(null)
     faulthandler.enable(sys.stderr)
-    import tensorflow as tf
+    with _absent("matplotlib"):  # Keras imports it for pictures that nothing here uses: 0.4 s
+        import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")
+
+
+@contextlib.contextmanager
+def _absent(module: str) -> Iterator[None]:
+    """Let imports of a module fail, as if it were not installed."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
 
 
 def _check_limit() -> None:
