@@ -7,12 +7,16 @@ would not read what the interrupted run would have read.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise, repeat
+from heapq import heappop, heappush
+from itertools import chain, repeat
 
 import numpy as np
 
-_NEVER = float("inf")  # the rank of two symbols that no merge joins
-_CACHED_WORDS = 1 << 17  # 48 MB
+_NEVER = float("inf")
+_CACHED_WORDS = 1 << 17  # 48 MB with Multi30k's words
+_CACHED_PIECES = 8  # a longer word, such as a sentence without spaces, hardly occurs twice
+
+_Pair = tuple[float, int, str, str]  # rank, place of the first symbol, the two symbols
 
 
 class Merges:
@@ -45,7 +49,7 @@ class Merges:
 
         The numbers of merges before the first and before the second one left out are drawn for all
         words at once. Only the words that change, 19 % of Multi30k's at a dropout of 0.05, are
-        merged again, and those with one merge left out are cached.
+        merged again, and short ones with one merge left out are cached.
 
         Args:
             ids: The pieces with all merges applied, of any number of sentences: [pieces] int.
@@ -63,7 +67,7 @@ class Merges:
         for start, end, first, second, several in words.T.tolist():
             word = tuple(old[start:end])
             new += old[done:start]
-            if several:
+            if several or len(word) > _CACHED_PIECES:
                 new += self._merged(word, chain([first, second], later))
             else:
                 new += self._without_one(word, first)
@@ -75,9 +79,10 @@ class Merges:
         return self._merged(word, iter([before, _NEVER]))
 
     def _merged(self, word: tuple[int, ...], gaps: Iterator[float]) -> list[int]:
-        """Return a word's pieces, merged from its symbols.
+        """Return a word's pieces, merged from its symbols; n of them take n log n time.
 
-        A pair that is left out can be merged only after one of its sides has grown.
+        Text without spaces is one word. A pair that is left out can be merged only after one of its
+        sides has grown.
 
         Args:
             word: The pieces with all merges applied.
@@ -85,19 +90,33 @@ class Merges:
                 next.
         """
         symbols = [symbol for i in word for symbol in self._symbols[i]]
-        ranks = [self._rank(*pair) for pair in pairwise(symbols)]
-        left = next(gaps)
-        while ranks and (best := min(ranks)) < _NEVER:
-            i = ranks.index(best)
-            if not left:
-                ranks[i], left = _NEVER, next(gaps)
+        count = len(symbols)
+        before, after = list(range(-1, count - 1)), list(range(1, count + 1))  # neighbours' places
+        pairs: list[_Pair] = []
+        for place in range(count - 1):
+            self._add_pair(pairs, symbols, place, place + 1)
+        merges = next(gaps)
+        while pairs:
+            _, place, *both = heappop(pairs)
+            other = after[place]
+            if other == count or both != [symbols[place], symbols[other]]:
+                continue  # one of the two has grown
+            if not merges:
+                merges = next(gaps)
                 continue
-            left -= 1
-            symbols[i : i + 2] = [symbols[i] + symbols[i + 1]]
-            del ranks[i]
-            for beside in range(max(i - 1, 0), min(i + 1, len(ranks))):
-                ranks[beside] = self._rank(*symbols[beside : beside + 2])
-        return [self._id_of[symbol] for symbol in symbols]
+            merges -= 1
+            symbols[place], symbols[other] = symbols[place] + symbols[other], ""
+            after[place] = after[other]
+            if after[place] < count:
+                before[after[place]] = place
+                self._add_pair(pairs, symbols, place, after[place])
+            if place:
+                self._add_pair(pairs, symbols, before[place], place)
+        return [self._id_of[symbol] for symbol in symbols if symbol]
 
-    def _rank(self, left: str, right: str) -> float:
-        return self._rank_of.get(left + right, _NEVER)
+    def _add_pair(self, pairs: list[_Pair], symbols: list[str], place: int, other: int) -> None:
+        """Add two neighbours to a heap of pairs, the best first, if a merge joins them."""
+        left, right = symbols[place], symbols[other]
+        rank = self._rank_of.get(left + right)
+        if rank is not None:
+            heappush(pairs, (rank, place, left, right))
