@@ -141,7 +141,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without tf.data's tuning, which delays the end of an epoch.
 
     The tuning thread sleeps ever longer, and freeing an iterator waits for it: in three of four
-    trials 8 seconds after 12 of iteration, and 16 after 25 (TensorFlow 2.21).
+    trials that took 8 seconds after 12 seconds of iteration, and 16 after 25 (TensorFlow 2.21).
     """
     import tensorflow as tf
 

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 from pipelines.errors import BadInput
 from t2t_repro import streams
@@ -26,6 +27,7 @@ def quiet() -> None:
     """
     _check_limit()
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        _import()
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr = streams.messages(os.dup(2))
@@ -33,10 +35,14 @@ def quiet() -> None:
     os.dup2(null, 2)
     os.close(null)
     faulthandler.enable(sys.stderr)
+    _import().get_logger().setLevel("ERROR")
+
+
+def _import() -> ModuleType:
+    """Import TensorFlow and Keras."""
     with _absent("matplotlib"):  # Keras imports it for pictures that nothing here uses: 0.4 s
         import tensorflow as tf
-
-    tf.get_logger().setLevel("ERROR")
+    return tf
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import numpy as np
 from pipelines.augmentation.alignment import Words
 from pipelines.vocabulary import EOS, Vocabulary
 
-_END = 0  # the number that ends a side; the words' numbers follow the marks'
+_END = 0  # the number that ends a side
 
 
 class NumberedPairs:
@@ -20,8 +20,8 @@ class NumberedPairs:
     """
 
     def __init__(self, pairs: Sequence[Words], vocabulary: Vocabulary, marks: Sequence[int]):
+        # The marks have the numbers from 1 on, the words those that follow.
         number = {word: 1 + len(marks) + i for i, word in enumerate(_kinds(pairs))}
-        self.number = number  # of each word; the marks have the numbers from 1 on
         self.numbers = np.array(
             [i for s, t in pairs for i in (1, *map(number.get, s), _END, *map(number.get, t), _END)]
         )

@@ -103,11 +103,13 @@ class Translator:
             for ids, found in zip(sources, results, strict=True)
         ]
 
-    def _hypothesis(self, most: int, tokens: list[str], score: float) -> tuple[list[int], float]:
-        """Return ids with EOS, and the paper's score with a reward for `most` of them."""
+    def _hypothesis(
+        self, source_length: int, tokens: list[str], score: float
+    ) -> tuple[list[int], float]:
+        """Return ids with EOS, and the paper's score with the length reward."""
         ids = [*(self._ids[token] for token in tokens), EOS]
         log_prob = score * len(ids) ** _LENGTH_PENALTY
-        log_prob += self._length_reward * min(len(ids), most)
+        log_prob += self._length_reward * min(len(ids), source_length)
         return ids, log_prob / ((5 + len(ids)) / 6) ** self._alpha
 
     def _text(self, sentence: str, ids: list[int]) -> str:

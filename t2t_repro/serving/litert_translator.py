@@ -107,7 +107,8 @@ class Translator:
             self.max_extra_length = int(decode["max_extra_length"])
             self.max_source_length = int(decode["max_source_length"])
             lengths = self.max_extra_length, self.max_source_length - 2
-            if not all(value >= 0 for value in (self.alpha, self.length_reward, *lengths)):
+            reasonable = all(0 <= value <= 10 for value in (self.alpha, self.length_reward))
+            if not (reasonable and min(lengths) >= 0):
                 raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())
@@ -410,9 +411,9 @@ class _Beam:
         """Return whether a hypothesis can still become one of the n best: bool [b]."""
         best = self.alive_log_prob[:, 0]
         # Log-probabilities only fall, so no score can be better than `bound`.
-        most = best + self.reward * self.source
-        length = np.where(most < 0, self.most, self.position + 1)
-        bound = (most / _penalty(length, self.alpha)).astype(np.float32)
+        numerator = best + self.reward * self.source
+        length = np.where(numerator < 0, self.most, self.position + 1)
+        bound = (numerator / _penalty(length, self.alpha)).astype(np.float32)
         is_better = bound > self.finished_score[:, n_best - 1]
         return is_better & (best > IMPOSSIBLE / 2) & (self.position < self.most)
 

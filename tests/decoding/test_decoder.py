@@ -367,7 +367,8 @@ def test_a_prefix_may_be_longer_than_the_limit(model):
 
 
 def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None):
-    config, sampling = Decode(3, max_extra_length=4), Sampling(topk, temperature)
+    config = Decode(3, max_extra_length=4, length_reward=0.3)
+    sampling = Sampling(topk, temperature)
     decode = make_sampler(model, config, PIECES, EOS, sampling)
     prefix = np.zeros((len(source), 0), "int32") if prefix is None else prefix
     return decode(source, prefix, keras.ops.convert_to_tensor(draws.astype("float32")))
@@ -400,5 +401,5 @@ def test_samples_depend_on_their_own_draws_alone_and_score_as_the_search(model):
     assert [ids for ids, _ in hypotheses(*alone)[0]] == [i for i, _ in hypotheses(*together)[1]]
     assert (array(ids)[0, :, :3] == PREFIX[0]).all()
     for i in range(3):
-        _, own = make_scorer(model, Decode(), PIECES)(SOURCE, array(ids)[:, i])
+        _, own = make_scorer(model, Decode(length_reward=0.3), PIECES)(SOURCE, array(ids)[:, i])
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)

@@ -16,6 +16,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode
+from t2t_repro.decoding.decoder import make_scorer
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.serving import ctranslate2 as ctranslate2_export
@@ -204,6 +205,21 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
         for hypothesis, score in zip(result.hypotheses, result.scores, strict=True)
     }
     assert scores[our.translation] == pytest.approx(our.score, abs=1e-3)
+
+
+def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
+    from t2t_repro import experiment
+    from t2t_repro.serving import exports
+
+    run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7})
+    ctranslate2_export.save(run, tmp_path / "1")
+    sources = run.vocabulary.encode([pair["source"] for pair in pairs])
+    targets, scores = zip(
+        *exports.open_export(tmp_path / "1").translate_ids(sources), strict=True
+    )
+    score = make_scorer(run.model, run.config.decode, run.vocabulary.producible)
+    _, own = score(padded(sources), padded(targets))
+    np.testing.assert_allclose(scores, own, atol=1e-3)
 
 
 def test_scores_samples_and_beginnings_by_the_examples_of_the_page(exported, tiny_run, pairs):

@@ -572,6 +572,7 @@ def test_a_damaged_export(copy, name, content, reason):
         {"alpha": float("nan")},
         {"length_reward": -0.1},
         {"length_reward": float("nan")},
+        {"length_reward": float("inf")},
         {"max_extra_length": float("inf")},
         {"max_extra_length": -1},
         {"max_source_length": 1},
