@@ -214,12 +214,10 @@ def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
     run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7})
     ctranslate2_export.save(run, tmp_path / "1")
     sources = run.vocabulary.encode([pair["source"] for pair in pairs])
-    targets, scores = zip(
-        *exports.open_export(tmp_path / "1").translate_ids(sources), strict=True
-    )
+    targets, scores = zip(*exports.open_export(tmp_path / "1").translate_ids(sources), strict=True)
     score = make_scorer(run.model, run.config.decode, run.vocabulary.producible)
     _, own = score(padded(sources), padded(targets))
-    np.testing.assert_allclose(scores, own, atol=1e-3)
+    np.testing.assert_allclose(scores, own, atol=5e-3)
 
 
 def test_scores_samples_and_beginnings_by_the_examples_of_the_page(exported, tiny_run, pairs):

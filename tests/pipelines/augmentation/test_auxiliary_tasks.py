@@ -49,6 +49,12 @@ def test_the_pairs_themselves_come_first_and_unmarked(toy_split, tasks):
         assert (source[-1], target[-1], source.count(EOS), target.count(EOS)) == (EOS, EOS, 1, 1)
 
 
+def test_second_pairs_are_in_the_pieces_of_their_text(tasks):
+    vocabulary = tasks.vocabulary
+    for (_, *source), target in pieces(tasks(tasks.split, epoch=0))[COUNT:]:
+        assert vocabulary.encode(vocabulary.decode([source, target])) == [source, target]
+
+
 def test_half_have_the_targets_words_reversed(texts, tasks):
     kept = [
         (source.split(), target.split()[::-1]) == (s, t)
