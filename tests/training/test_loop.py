@@ -622,6 +622,32 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
 
 
 @pytest.mark.slow
+def test_altered_text_is_the_same_in_another_process(tmp_path):
+    """A run stopped inside an epoch reads on in the pieces and the pairs of that epoch."""
+    flags = (
+        *("--problem=toy_ende", "--num_layers=1", "--train_steps=40", "--eval_sentences=0"),
+        *("--bpe_dropout=0.1", "--auxiliary_tasks=true", "--log_steps=1", "--seed=3"),
+    )
+    assert Child(tmp_path / "whole", *flags).end() == 0
+    child = Child(tmp_path / "stopped", *flags)
+    child.wait_until(lambda: "perplexity" in child.stderr)
+    assert child.end(signal.SIGINT) == 1
+    assert Child(tmp_path / "stopped").end() == 0
+    readers = [
+        tf.train.load_checkpoint(str(tmp_path / name / "checkpoints" / "step-40"))
+        for name in ("whole", "stopped")
+    ]
+    names = [name for name in readers[0].get_variable_to_shape_map() if "OBJECT" not in name]
+    differ = [
+        name
+        for name in names
+        if not np.array_equal(*(reader.get_tensor(name) for reader in readers))
+    ]
+    assert [name.partition("/")[0] for name in differ] == ["seconds"]
+    assert len(names) > 50
+
+
+@pytest.mark.slow
 def test_second_run_leaves_until_the_first_is_killed(workdir):
     first = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--eval_sentences=0")
     first.wait_until(lambda: "perplexity" in first.stderr)
