@@ -69,7 +69,7 @@ def main() -> None:
     _check_train(given)
     _check_table3(given)
     _check_serve(given)
-    if given.backend == "tensorflow" and given.what not in _IN_OTHER_PROCESSES:
+    if given.backend == "tensorflow" and given.what not in _WITHOUT_TENSORFLOW:
         tensorflow_import.quiet()
     rows = []
     for row in BENCHES[given.what](given):
@@ -208,7 +208,7 @@ BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "serve": server,
 }
 _READ_TEXT = ("input", "vocabulary", "table3")  # benchmarks that accept the flags of a text
-_IN_OTHER_PROCESSES = ("table3", "serve")  # where what is measured runs
+_WITHOUT_TENSORFLOW = ("serve", "table3", "vocabulary")  # in this process
 
 
 if __name__ == "__main__":
