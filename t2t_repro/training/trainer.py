@@ -101,7 +101,7 @@ class Trainer:
             exchange = functools.partial(adam.exchange, self.model.trainable_variables)
             self.strategy.run(tf.function(exchange, autograph=False))
 
-    @tf.function(input_signature=_BATCH, autograph=False)  # base starts 3.5 s sooner
+    @tf.function(input_signature=_BATCH, autograph=False)  # base starts 3 s sooner
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """Make one update from source [b, s], target [b, t]: the batch, or this worker's part.
 
