@@ -7,6 +7,8 @@ A mask is boolean, True where a query may look, and broadcasts to [b, h, q, k].
 import keras
 from keras import ops
 
+from t2t_repro.model import fast_ops
+
 PAD = 0  # the id of padding; a test checks that it equals pipelines.vocabulary.PAD
 
 
@@ -198,10 +200,15 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def _attend(self, query, parts, attention_mask, shape):
         """Attend from queries [b, h, q, d_k]; `shape` is the output's, without its last axis."""
-        weights = attention_weights(query, [part["key"] for part in parts], attention_mask)
-        dropped = self.dropout(ops.cast(weights, query.dtype))
-        heads = _weighted_sum(dropped, [part["value"] for part in parts])  # [b, h, q, d_v]
-        heads = ops.transpose(heads, (0, 2, 1, 3))  # [b, q, h, d_v]
+        keys, values = ([part[name] for part in parts] for name in ("key", "value"))
+        weights = attention_weights(query, keys, attention_mask)
+        plain = self.dropout.rate or self.d_k != self.d_v
+        if not plain and fast_ops.fuses_attention(query, keys, attention_mask):
+            # In a compiled step nothing reads the weights then, and XLA leaves them out.
+            heads = fast_ops.attention(query, keys[0], values[0], attention_mask)
+        else:
+            heads = _weighted_sum(self.dropout(ops.cast(weights, query.dtype)), values)
+        heads = ops.transpose(heads, (0, 2, 1, 3))  # [b, h, q, d_v] -> [b, q, h, d_v]
         joined = ops.reshape(heads, (*shape, self.num_heads * self.d_v))
         return self.output_projection(joined), weights
 

@@ -8,6 +8,8 @@ two CPU cores.
 Axes: b batch, m beam, n positions or hypotheses, v classes (rows of the shared matrix), d d_model.
 """
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -65,15 +67,9 @@ def output_cross_entropy_sums(x, matrix, target, weights):
     def sums(x, matrix):
         kernel = ops.cast(matrix, x.dtype)
         logits = ops.cast(ops.matmul(x, ops.transpose(kernel)), "float32")
-        probability = ops.softmax(logits, axis=-1)  # [n, v]
-        own_logit, own = _at(logits, target), _at(probability, target)  # [n]
+        own_logit = _at(logits, target)  # [n]
+        probability, log_norm = _softmax(logits, target, own_logit)
         total = ops.sum(matrix, axis=0)  # [d]
-        # The logarithm of a probability that float32 cannot hold follows from the logits.
-        log_norm = ops.cond(
-            ops.min(own) > 1e-30,
-            lambda: own_logit - ops.log(own),
-            lambda: ops.logsumexp(logits, axis=-1),
-        )
         chances, wide = ops.cast(probability, x.dtype), ops.cast(x, "float32")
         uniform = log_norm - ops.sum(wide * total, axis=-1) / classes
 
@@ -99,16 +95,38 @@ def output_cross_entropy_sums(x, matrix, target, weights):
     return sums(x, matrix)
 
 
+def _softmax(logits, target, own_logit):
+    """Return the softmax of logits [n, v], and the log-sum-exp [n].
+
+    TensorFlow has one operation for a softmax, from which the log-sum-exp follows without another
+    pass over the logits. XLA makes one of several operations, but not across a condition, which
+    would make it write the logits in float32 (1.2 of 38 ms of base's step on an H200).
+    """
+    if keras.backend.backend() == "jax":
+        log_norm = ops.logsumexp(logits, axis=-1)
+        return ops.exp(logits - log_norm[:, None]), log_norm
+    probability = ops.softmax(logits, axis=-1)
+    own = _at(probability, target)  # [n]
+    # The logarithm of a probability that float32 cannot hold follows from the logits.
+    log_norm = ops.cond(
+        ops.min(own) > 1e-30,
+        lambda: own_logit - ops.log(own),
+        lambda: ops.logsumexp(logits, axis=-1),
+    )
+    return probability, log_norm
+
+
 # Add and norm (3.1, 5.4)
 
 
-def plain_add_norm(x, output, kept, gamma, beta, epsilon):
-    """Compute LayerNorm(x + output * kept).
+def plain_add_norm(x, output, kept, rate, gamma, beta, epsilon):
+    """Compute LayerNorm(x + Dropout(output)).
 
     Args:
         x: [..., d], the input of a sub-layer.
         output: [..., d], its output.
-        kept: [..., d], see `dropout_mask`.
+        kept: bool [..., d], see `dropout_mask`.
+        rate: share of the output that was to be dropped.
         gamma: float32 [d].
         beta: float32 [d].
         epsilon: is added to the variance.
@@ -116,18 +134,27 @@ def plain_add_norm(x, output, kept, gamma, beta, epsilon):
     Returns:
         like x; the computation is in float32.
     """
-    total = ops.cast(x, "float32") + ops.cast(output, "float32") * kept
+    total = ops.cast(x, "float32") + ops.cast(output, "float32") * dropout_factor(kept, rate)
     centred = total - ops.mean(total, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
     return ops.cast(centred / ops.sqrt(variance + epsilon) * gamma + beta, x.dtype)
 
 
-def add_norm(x, output, kept, gamma, beta, epsilon):
-    """Compute `plain_add_norm` with its gradient written out, in fewer passes over x."""
+def add_norm(x, output, kept, rate, gamma, beta, epsilon):
+    """Compute `plain_add_norm` in fewer passes over x.
+
+    For TensorFlow the gradient is written out. XLA derives it, but has to be told to compute the
+    sum again from its 16-bit inputs instead of writing and reading it in 32 bits.
+    """
+    if keras.backend.backend() == "jax":
+        plain = functools.partial(plain_add_norm, rate=rate, epsilon=epsilon)
+        again = keras.remat(lambda x, y, kept, g, b: plain(x, y, kept, gamma=g, beta=b))
+        return again(x, output, kept, gamma, beta)
+    factor = dropout_factor(kept, rate)
 
     @ops.custom_gradient
     def normalised(x, output, gamma, beta):
-        total = ops.cast(x, "float32") + ops.cast(output, "float32") * kept
+        total = ops.cast(x, "float32") + ops.cast(output, "float32") * factor
         centred = total - ops.mean(total, axis=-1, keepdims=True)
         variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
         scale = ops.rsqrt(variance + epsilon)  # [..., 1]
@@ -143,7 +170,7 @@ def add_norm(x, output, kept, gamma, beta, epsilon):
             mean = ops.mean(of_normal, axis=-1, keepdims=True)
             slope = ops.mean(product * gamma, axis=-1, keepdims=True)
             of_total = (of_normal - mean - normal * slope) * scale
-            of_output = ops.cast(of_total * kept, output.dtype)
+            of_output = ops.cast(of_total * factor, output.dtype)
             return ops.cast(of_total, x.dtype), of_output, of_gamma, of_beta
 
         return ops.cast(normal * gamma + beta, x.dtype), gradient
@@ -152,15 +179,15 @@ def add_norm(x, output, kept, gamma, beta, epsilon):
 
 
 def plain_dropout_mask(shape, rate, seed):
-    """Draw 0 with probability `rate` and 1 / (1 - rate) otherwise, float32."""
-    return ops.where(keras.random.uniform(shape, seed=seed) < rate, 0.0, 1 / (1 - rate))
+    """Draw False with probability `rate` and True otherwise."""
+    return keras.random.uniform(shape, seed=seed) >= rate
 
 
 def dropout_mask(shape, rate, seed):
-    """Draw like `plain_dropout_mask`, two factors from each random number, which takes the time.
+    """Draw like `plain_dropout_mask`, twice from each random number, which takes the time.
 
-    A number u from 0 to 1 is below the rate q with probability q; then the first factor is 0. The
-    second is 0 in the q-th part of either interval: from 0 to q^2, and from q to q + (1 - q) q.
+    A number u from 0 to 1 is below the rate q with probability q; then the first draw is False. The
+    second is False in the q-th part of either interval: from 0 to q^2, and from q to q + (1 - q) q.
     """
     *others, last = shape  # the last is static
     u = keras.random.uniform((*others, (last + 1) // 2), seed=seed)
@@ -168,7 +195,38 @@ def dropout_mask(shape, rate, seed):
     # Unequal is exclusive or, in one operation instead of four.
     second = ops.not_equal(first, ops.not_equal(u >= rate**2, u >= rate * (2 - rate)))
     kept = ops.concatenate([first, second], axis=-1)
-    return ops.where(kept[..., :last] if last % 2 else kept, 1 / (1 - rate), 0.0)
+    return kept[..., :last] if last % 2 else kept
+
+
+def dropout_factor(kept, rate):
+    """Return what dropout multiplies by: float32 1 / (1 - rate) where `kept` is true, else 0."""
+    return ops.where(kept, 1 / (1 - rate), 0.0)
+
+
+# Attention (3.2.1); its plain formula is in `attention`
+
+
+def fuses_attention(query, keys, mask):
+    """Return whether `attention` is faster here than the plain formula: with JAX in 16 bits."""
+    types = [keras.backend.standardize_dtype(x.dtype) for x in (query, mask)]
+    return keras.backend.backend() == "jax" and types == ["bfloat16", "bool"] and len(keys) == 1
+
+
+def attention(query, key, value, mask):
+    """Compute softmax(Q K^T / sqrt(d_k)) V, on a GPU by cuDNN, which never writes the weights.
+
+    Args:
+        query: bfloat16 [b, h, q, d_k].
+        key: like query, [b, h, k, d_k].
+        value: like query, [b, h, k, d_v].
+        mask: bool [1 or b, 1, 1 or q, k].
+
+    Returns:
+        like query, [b, h, q, d_v].
+    """
+    mask = ops.broadcast_to(mask, (mask.shape[0], 1, query.shape[2], key.shape[2]))
+    inputs = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
+    return ops.transpose(ops.dot_product_attention(*inputs, mask=mask), (0, 2, 1, 3))
 
 
 # The likeliest continuations (6.1)

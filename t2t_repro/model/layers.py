@@ -26,10 +26,11 @@ class Dropout(keras.layers.Dropout):
         """Drop numbers of x [..., d], and scale the others, if `training`."""
         if not (training and self.rate):
             return x
-        return ops.cast(ops.cast(x, "float32") * self.mask(ops.shape(x)), x.dtype)
+        factor = fast_ops.dropout_factor(self.mask(ops.shape(x)), self.rate)
+        return ops.cast(ops.cast(x, "float32") * factor, x.dtype)
 
     def mask(self, shape):
-        """Draw the factors, 0 and 1 / (1 - rate): float32 of that shape."""
+        """Draw which numbers are kept: bool of that shape."""
         return fast_ops.dropout_mask(shape, self.rate, self.seed_generator)
 
 
@@ -70,8 +71,8 @@ class AddNorm(keras.layers.Layer):
         if not (training and self.dropout.rate):
             return self.norm(x + sublayer_output)
         gamma, beta = ops.copy(self.norm.gamma), ops.copy(self.norm.beta)  # not the variables
-        kept = self.dropout.mask(ops.shape(x))
-        return fast_ops.add_norm(x, sublayer_output, kept, gamma, beta, self.norm.epsilon)
+        rate, kept = self.dropout.rate, self.dropout.mask(ops.shape(x))
+        return fast_ops.add_norm(x, sublayer_output, kept, rate, gamma, beta, self.norm.epsilon)
 
     def get_config(self):
         """Return the constructor's arguments, for Keras's serialisation."""

@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from t2t_repro.model.attention import attention_weights
 from t2t_repro.model.fast_ops import (
     BLOCK,
     add_norm,
+    attention,
+    dropout_factor,
     dropout_mask,
     output_cross_entropy_sums,
     output_map,
@@ -77,12 +80,12 @@ def test_output_cross_entropy_of_a_broken_model_is_not_finite(rng):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_add_norm_and_its_gradients_are_those_of_the_plain_formula(rng, dtype):
     x, output, out = (rng.normal(size=(4, 3, 8)).astype("float32") for _ in range(3))
-    kept = rng.choice([0, 1.25], (4, 3, 8)).astype("float32")
+    kept, rate = rng.choice([False, True], (4, 3, 8)), 0.2
     gamma, beta = (rng.normal(size=8).astype("float32") for _ in range(2))
 
     def total(function, x, output, gamma, beta):
         x, output = (keras.ops.cast(one, dtype) for one in (x, output))
-        result = function(x, output, kept, gamma, beta, 1e-6)
+        result = function(x, output, kept, rate, gamma, beta, 1e-6)
         assert keras.backend.standardize_dtype(result.dtype) == dtype
         return keras.ops.sum(keras.ops.cast(result, "float32") * out)
 
@@ -100,13 +103,30 @@ def test_add_norm_and_its_gradients_are_those_of_the_plain_formula(rng, dtype):
 def test_dropout_masks_drop_each_number_at_the_rate_and_independently(rate):
     masks = plain_dropout_mask, dropout_mask
     for mask in (array(function((500, 400, 4), rate, 3)) for function in masks):
-        assert set(np.unique(mask)) == {np.float32(0), np.float32(1 / (1 - rate))}
-        dropped = (mask == 0).reshape(-1, 4)
+        assert mask.dtype == bool
+        dropped = ~mask.reshape(-1, 4)
         # Over 200,000 rows: 5 standard deviations of a share are at most 0.005.
         np.testing.assert_allclose(dropped.mean(0), rate, atol=0.005)
         both = dropped.T.astype("float64") @ dropped / len(dropped)
         np.testing.assert_allclose(both[~np.eye(4, dtype=bool)], rate**2, atol=0.005)
     assert dropout_mask((2, 5), rate, 3).shape == (2, 5)
+
+
+def test_dropout_keeps_the_expectation():
+    factors = array(dropout_factor(np.array([True, False, True, True, True]), 0.2))
+    np.testing.assert_allclose(factors, [1.25, 0, 1.25, 1.25, 1.25])
+
+
+@pytest.mark.parametrize("mask_shape", [(2, 1, 1, 5), (1, 1, 4, 5)])  # padding; the future
+def test_attention_is_that_of_its_formula(rng, mask_shape):
+    query, key, value = (rng.normal(size=(2, 3, n, 8)).astype("float32") for n in (4, 5, 5))
+    mask = rng.choice([False, True], mask_shape)
+    mask[..., 0] = True
+    inputs = [keras.ops.cast(x, "bfloat16") for x in (query, key, value)]
+    ours = keras.ops.cast(attention(*inputs, mask), "float32")
+    expected = array(attention_weights(query, [key], mask)) @ value
+    np.testing.assert_allclose(array(ours), expected, atol=0.03)  # bfloat16 has 3 digits
+    assert np.abs(expected).max() > 1
 
 
 def test_top_k_by_blocks_is_top_k(rng):

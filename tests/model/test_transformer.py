@@ -206,7 +206,7 @@ def test_dropout_acts_on_every_sublayer_and_embedding_in_training_only(build, mo
 
     def mask(shape, rate, seed):
         masks[rate] += 1
-        return np.ones(shape, "float32")
+        return np.ones(shape, bool)
 
     def call(self, inputs, training=False):
         attentions[self.rate, training] += 1
