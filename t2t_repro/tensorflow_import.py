@@ -1,4 +1,4 @@
-"""The import of TensorFlow by a command: without its log lines, and without matplotlib."""
+"""The import of TensorFlow by a command: without its log lines, and without what is not needed."""
 
 import contextlib
 import faulthandler
@@ -13,6 +13,9 @@ from t2t_repro import streams
 # Of address space: the imports take 1.9 GB, `translate` with a tiny run 2.6. With less they fail in
 # many ways, by crashes too.
 _LEAST_GB = 4
+# TensorFlow and Keras import these if they are installed, for functions that nothing here calls. On
+# 2 cores that takes 0.4 s for matplotlib, 0.4 for JAX and 0.2 for IPython.
+_NOT_NEEDED = ("matplotlib", "jax", "IPython")
 
 
 def quiet() -> None:
@@ -39,23 +42,24 @@ def quiet() -> None:
 
 
 def _import() -> ModuleType:
-    """Import TensorFlow and Keras."""
-    with _absent("matplotlib"):  # Keras imports it for pictures that nothing here uses: 0.4 s
+    """Import TensorFlow and Keras, which has to use TensorFlow whatever the user's default is."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    with _absent(*_NOT_NEEDED):
+        import keras  # noqa: F401
         import tensorflow as tf
     return tf
 
 
 @contextlib.contextmanager
-def _absent(module: str) -> Iterator[None]:
-    """Let imports of a module fail, as if it were not installed."""
-    if module in sys.modules:
-        yield
-        return
-    sys.modules[module] = None  # type: ignore[assignment]
+def _absent(*modules: str) -> Iterator[None]:
+    """Let imports of modules fail, as if they were not installed, unless they are imported."""
+    hidden = [module for module in modules if module not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         yield
     finally:
-        del sys.modules[module]
+        for module in hidden:
+            del sys.modules[module]
 
 
 def _check_limit() -> None:
