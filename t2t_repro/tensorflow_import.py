@@ -24,6 +24,7 @@ def quiet() -> None:
     TensorFlow 2.21 prints some of them whatever TF_CPP_MIN_LOG_LEVEL says, straight to file
     descriptor 2. That descriptor is redirected, and Python's stderr keeps the terminal. A user who
     sets TF_CPP_MIN_LOG_LEVEL sees everything. A crash in C++ still prints Python's stack.
+    No other thread may import anything meanwhile: it would not find what is kept away.
 
     Raises:
         BadInput: a limit on this process leaves no room for TensorFlow.

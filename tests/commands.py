@@ -13,8 +13,9 @@ from t2t_repro import cli
 
 
 def environment():
-    """Return a shell's environment, without the variable that importing Keras sets."""
-    kept = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    """Return a shell's environment, without the variables that importing TensorFlow sets."""
+    ours = "TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND"
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
     return kept | {"PYTHONPATH": str(ROOT)}
 
 

@@ -30,7 +30,7 @@ def main(training: Path, source: Path, reference: Path, output: Path) -> None:
 def _row(references: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     bleu = sacrebleu.corpus_bleu(outputs, [references], tokenize="none", force=True)
     chrf = sacrebleu.corpus_chrf(outputs, [references])
-    ratio = bleu.sys_len / bleu.ref_len
+    ratio = bleu.sys_len / max(1, bleu.ref_len)
     return f"{len(outputs):5}  {bleu.score:5.1f}  {chrf.score:5.1f}  {ratio:.3f}"
 
 

@@ -202,10 +202,10 @@ class MultiHeadAttention(keras.layers.Layer):
         """Attend from queries [b, h, q, d_k]; `shape` is the output's, without its last axis."""
         keys, values = ([part[name] for part in parts] for name in ("key", "value"))
         weights = attention_weights(query, keys, attention_mask)
-        plain = self.dropout.rate or self.d_k != self.d_v
-        if not plain and fast_ops.fuses_attention(query, keys, attention_mask):
+        fusible = (query, keys[0], values[0], attention_mask)
+        if len(keys) == 1 and not self.dropout.rate and fast_ops.fuses_attention(*fusible):
             # In a compiled step nothing reads the weights then, and XLA leaves them out.
-            heads = fast_ops.attention(query, keys[0], values[0], attention_mask)
+            heads = fast_ops.attention(*fusible)
         else:
             heads = _weighted_sum(self.dropout(ops.cast(weights, query.dtype)), values)
         heads = ops.transpose(heads, (0, 2, 1, 3))  # [b, h, q, d_v] -> [b, q, h, d_v]

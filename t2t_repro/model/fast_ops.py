@@ -143,13 +143,11 @@ def plain_add_norm(x, output, kept, rate, gamma, beta, epsilon):
 def add_norm(x, output, kept, rate, gamma, beta, epsilon):
     """Compute `plain_add_norm` in fewer passes over x.
 
-    For TensorFlow the gradient is written out. XLA derives it, but has to be told to compute the
-    sum again from its 16-bit inputs instead of writing and reading it in 32 bits.
+    For TensorFlow the gradient is written out. With JAX the plain formula is faster, since XLA
+    fuses its gradient; computing the sum again for it takes less memory than keeping it in float32.
     """
     if keras.backend.backend() == "jax":
-        plain = functools.partial(plain_add_norm, rate=rate, epsilon=epsilon)
-        again = keras.remat(lambda x, y, kept, g, b: plain(x, y, kept, gamma=g, beta=b))
-        return again(x, output, kept, gamma, beta)
+        return _recomputed_add_norm(rate, epsilon)(x, output, kept, gamma, beta)
     factor = dropout_factor(kept, rate)
 
     @ops.custom_gradient
@@ -178,6 +176,16 @@ def add_norm(x, output, kept, rate, gamma, beta, epsilon):
     return normalised(x, output, gamma, beta)
 
 
+@functools.cache  # JAX compiles each new function again when it is called outside of `jit`
+def _recomputed_add_norm(rate, epsilon):
+    """Return `plain_add_norm` that keeps only its inputs for the gradient."""
+
+    def add_norm(x, output, kept, gamma, beta):
+        return plain_add_norm(x, output, kept, rate, gamma, beta, epsilon)
+
+    return keras.remat(add_norm)
+
+
 def plain_dropout_mask(shape, rate, seed):
     """Draw False with probability `rate` and True otherwise."""
     return keras.random.uniform(shape, seed=seed) >= rate
@@ -203,17 +211,35 @@ def dropout_factor(kept, rate):
     return ops.where(kept, 1 / (1 - rate), 0.0)
 
 
-# Attention (3.2.1); its plain formula is in `attention`
+# Attention (3.2.1); its plain formula is `attention_weights` times the values
 
 
-def fuses_attention(query, keys, mask):
-    """Return whether `attention` is faster here than the plain formula: with JAX in 16 bits."""
+def fuses_attention(query, key, value, mask):
+    """Return whether `attention` computes this by cuDNN: with JAX on a GPU, in bfloat16.
+
+    cuDNN's gradient with a mask wants even numbers of queries and keys. The mask must be boolean
+    and the same for all heads, and keys as wide as values.
+    """
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
     types = [keras.backend.standardize_dtype(x.dtype) for x in (query, mask)]
-    return keras.backend.backend() == "jax" and types == ["bfloat16", "bool"] and len(keys) == 1
+    return (
+        jax.default_backend() == "gpu"
+        and types == ["bfloat16", "bool"]
+        and key.shape == value.shape
+        and query.shape[2] % 2 == key.shape[2] % 2 == 0
+        and len(mask.shape) == 4
+        and mask.shape[1] == 1
+    )
 
 
 def attention(query, key, value, mask):
     """Compute softmax(Q K^T / sqrt(d_k)) V, on a GPU by cuDNN, which never writes the weights.
+
+    The gradient of a query that may look nowhere is not that of the plain formula; in training no
+    loss depends on such a query.
 
     Args:
         query: bfloat16 [b, h, q, d_k].

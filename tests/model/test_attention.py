@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from t2t_repro.model import fast_ops
 from t2t_repro.model.attention import (
     MultiHeadAttention,
     ancestor_mask,
@@ -135,6 +136,19 @@ def test_called_on_x_alone_it_is_self_attention(layer):
     ours = array(layer(x, causal_mask(4)))
     theirs = multi_head(layer, x[0], x[0], np.tri(4, dtype=bool))
     np.testing.assert_allclose(ours[0], theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_fused_attention_gives_the_plain_output_and_weights(monkeypatch):
+    x = np.random.default_rng(0).normal(size=(2, 4, 16)).astype("float32")
+    layer = MultiHeadAttention(16, 2, 8, 8, dtype="mixed_bfloat16")
+    mask = padding_mask(np.array([[5, 6, 7, 1], [8, 1, 0, 0]])) & causal_mask(4)
+    plain = layer(x, mask, return_attention_scores=True)
+    monkeypatch.setattr(fast_ops, "fuses_attention", lambda *inputs: True)
+    fused = layer(x, mask, return_attention_scores=True)
+    for one, other in zip(fused, plain, strict=True):
+        one, other = (array(keras.ops.cast(each, "float32")) for each in (one, other))
+        np.testing.assert_allclose(one, other, atol=0.01)
+        assert np.abs(other).max() > 0.5
 
 
 def test_dropped_attention_weights_scale_up_the_rest():

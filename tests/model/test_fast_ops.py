@@ -13,6 +13,7 @@ from t2t_repro.model.fast_ops import (
     attention,
     dropout_factor,
     dropout_mask,
+    fuses_attention,
     output_cross_entropy_sums,
     output_map,
     plain_add_norm,
@@ -118,15 +119,42 @@ def test_dropout_keeps_the_expectation():
 
 
 @pytest.mark.parametrize("mask_shape", [(2, 1, 1, 5), (1, 1, 4, 5)])  # padding; the future
-def test_attention_is_that_of_its_formula(rng, mask_shape):
-    query, key, value = (rng.normal(size=(2, 3, n, 8)).astype("float32") for n in (4, 5, 5))
-    mask = rng.choice([False, True], mask_shape)
+def test_attention_and_its_gradients_are_those_of_its_formula(rng, mask_shape):
+    inputs = [rng.normal(size=(2, 3, n, 8)).astype("float32") for n in (4, 5, 5)]
+    mask, factors = rng.choice([False, True], mask_shape), rng.normal(size=inputs[0].shape)
     mask[..., 0] = True
-    inputs = [keras.ops.cast(x, "bfloat16") for x in (query, key, value)]
-    ours = keras.ops.cast(attention(*inputs, mask), "float32")
-    expected = array(attention_weights(query, [key], mask)) @ value
-    np.testing.assert_allclose(array(ours), expected, atol=0.03)  # bfloat16 has 3 digits
-    assert np.abs(expected).max() > 1
+
+    def fused(*inputs):
+        result = attention(*(keras.ops.cast(x, "bfloat16") for x in inputs), mask)
+        return keras.ops.cast(result, "float32")
+
+    def plain(query, key, value):
+        return attention_weights(query, [key], mask) @ value
+
+    def total(function, *inputs):
+        return keras.ops.sum(function(*inputs) * factors.astype("float32"))
+
+    results = [array(function(*inputs)) for function in (fused, plain)]
+    ours, expected = (gradients(partial(total, function), *inputs) for function in (fused, plain))
+    for one, other in zip([results[0], *ours], [results[1], *expected], strict=True):
+        np.testing.assert_allclose(array(one), array(other), atol=0.05)  # bfloat16 has 3 digits
+        assert np.abs(array(other)).max() > 1
+
+
+def test_attention_is_fused_only_where_cudnn_can(monkeypatch, rng):
+    x = keras.ops.cast(rng.normal(size=(2, 3, 4, 8)), "bfloat16")
+    mask = np.ones((2, 1, 1, 4), bool)
+    assert not fuses_attention(x, x, x, mask)  # on a CPU
+    if keras.backend.backend() != "jax":
+        return
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert fuses_attention(x, x, x, mask)
+    assert not fuses_attention(x, x, x[..., :6], mask)  # d_k is not d_v
+    assert not fuses_attention(x[:, :, :3], x, x, mask)
+    assert not fuses_attention(x, x[:, :, :3], x[:, :, :3], mask[..., :3])
+    assert not fuses_attention(x, x, x, mask.astype("float32"))
+    assert not fuses_attention(x, x, x, np.ones((2, 3, 1, 4), bool))  # a mask for each head
+    assert not fuses_attention(*[keras.ops.cast(x, "float32")] * 3, mask)
 
 
 def test_top_k_by_blocks_is_top_k(rng):
