@@ -220,13 +220,10 @@ def fuses_attention(query, key, value, mask):
     cuDNN's gradient with a mask wants even numbers of queries and keys. The mask must be boolean
     and the same for all heads, and keys as wide as values.
     """
-    if keras.backend.backend() != "jax":
-        return False
-    import jax
-
     types = [keras.backend.standardize_dtype(x.dtype) for x in (query, mask)]
     return (
-        jax.default_backend() == "gpu"
+        keras.backend.backend() == "jax"
+        and keras.distribution.list_devices()[0].startswith("gpu")
         and types == ["bfloat16", "bool"]
         and key.shape == value.shape
         and query.shape[2] % 2 == key.shape[2] % 2 == 0
