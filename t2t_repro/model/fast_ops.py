@@ -241,11 +241,11 @@ def attention(query, key, value, mask):
     Args:
         query: bfloat16 [b, h, q, d_k].
         key: like query, [b, h, k, d_k].
-        value: like query, [b, h, k, d_v].
+        value: like key: d_v is d_k.
         mask: bool [1 or b, 1, 1 or q, k].
 
     Returns:
-        like query, [b, h, q, d_v].
+        like query.
     """
     mask = ops.broadcast_to(mask, (mask.shape[0], 1, query.shape[2], key.shape[2]))
     inputs = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
