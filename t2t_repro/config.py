@@ -329,6 +329,11 @@ class Train:
         may_change=True,
     )
 
+    @property
+    def updates_before_cooldown(self) -> int:
+        """The number of updates after which the learning rate begins to fall to 0."""
+        return round((1 - self.cooldown_share) * self.train_steps)
+
 
 @dataclass(frozen=True)
 class Decode:

@@ -1,7 +1,7 @@
 """Where configuration, problem, text and model meet: a run is built, restored, and trained."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,19 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipelines import stream
-from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
-from pipelines.augmentation.bpe_dropout import BpeDropout
-from pipelines.batching import Alteration, Batching
 from pipelines.corpus import Corpus
 from pipelines.errors import BadInput
-from pipelines.filters import Filters
-from pipelines.shards import EncodedSplit
-from pipelines.stream import Stream
 from pipelines.vocabulary import Vocabulary
-from t2t_repro import config as configs
-from t2t_repro import low_resource
-from t2t_repro.config import Config, Train
+from t2t_repro import low_resource, run_text
+from t2t_repro.config import Config
 from t2t_repro.decoding.aligner import Aligner
 from t2t_repro.decoding.guided_translator import GuidedTranslator, SeededSampling
 from t2t_repro.decoding.scorer import Scorer
@@ -38,15 +30,6 @@ from t2t_repro.training.init_from import OtherRun
 from t2t_repro.training.loop import Loop
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
-
-# {setting: why a stream cannot have it}
-_NOT_STREAMED = {
-    "auxiliary_tasks": "they need all of the prepared text",
-    "max_ratio": "filters count what they drop while the text is prepared",
-    "drop_duplicates": "it compares all pairs while the text is prepared",
-    "drop_copies": "filters count what they drop while the text is prepared",
-    "xla": "the batches of a stream have thousands of shapes, each of which would be compiled",
-}
 
 
 @dataclass(frozen=True)
@@ -111,94 +94,6 @@ def config_to_train(
     return low_resource.fit(config, PROBLEMS[config.problem].examples("train", config), overrides)
 
 
-def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corpus:
-    """Return a run's text, which is read and encoded on first use.
-
-    Args:
-        config: The run's configuration.
-        workdir: Its work directory.
-        read_only: Whether the files exist already: with several workers the chief has made them.
-
-    Raises:
-        BadInput: the vocabulary of two places is asked for.
-    """
-    problem, data = PROBLEMS[config.problem], config.data
-    if data.vocabulary and config.train.init_from:
-        raise BadInput(
-            "--vocabulary with --init_from: a run that starts from another one takes over its "
-            "vocabulary; leave one of them out"
-        )
-    return Corpus(
-        lambda split: problem.examples(split, config),
-        workdir.path,
-        settings=configs.text_settings(config),
-        vocabulary_size=data.vocabulary_size,
-        max_length=data.max_length,
-        max_source_length=config.decode.max_source_length,
-        filters=Filters(data.max_ratio, data.drop_duplicates, data.drop_copies),
-        vocabulary_from=data.vocabulary or config.train.init_from,
-        shared_dir=data.prepared_dir,
-        is_settled=workdir.holds_run,
-        read_only=read_only,
-    )
-
-
-def training_batches(
-    config: Config, corpus: Corpus, worker: int = 0, workers: int = 1
-) -> Batching | Stream:
-    """Return the batches of the training text, altered as configured until any cool-down.
-
-    A plan has the batches of all workers, a stream this worker's part of each batch.
-    """
-    if config.data.stream:
-        return _training_stream(config, corpus.vocabulary, worker, workers)
-    data, train, split = config.data, config.train, corpus.train()
-    return Batching(
-        split,
-        tokens_per_batch=data.tokens_per_batch,
-        max_shapes=data.max_shapes,
-        count_padding=data.count_padding,
-        seed=train.seed,
-        alterations=tuple(_alterations(config, corpus, split)),
-        altered_updates=_updates_before_cooldown(train),
-    )
-
-
-def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, workers: int) -> Stream:
-    data, train, files = config.data, config.train, PROBLEMS[config.problem].training_files
-    assert files is not None  # `check` has looked
-    text, encode_text = files(config), vocabulary.graph_encoder()
-    lengths = stream.sample(text, encode_text, train.seed, data.max_length)
-    buckets = stream.choose(
-        lengths,
-        tokens_per_batch=max(1, data.tokens_per_batch // workers),
-        max_shapes=data.max_shapes,
-        count_padding=data.count_padding,
-        max_length=data.max_length,
-    )
-    if worker == 0:
-        print(
-            f"train: read while training; {len(buckets.rows)} buckets from the lengths of "
-            f"{len(lengths):,} pairs",
-            file=sys.stderr,
-        )
-    return Stream(
-        text,
-        buckets,
-        encode_text,
-        altered=vocabulary.graph_encoder(train.bpe_dropout) if train.bpe_dropout else None,
-        altered_updates=_updates_before_cooldown(train),
-        max_length=data.max_length,
-        seed=train.seed,
-        shard=worker,
-        shards=workers,
-    )
-
-
-def _updates_before_cooldown(train: Train) -> int:
-    return round((1 - train.cooldown_share) * train.train_steps)
-
-
 def check(config: Config, workdir: Workdir) -> OtherRun | None:
     """Look, before anything is written, for what would keep a run from its first step.
 
@@ -209,41 +104,12 @@ def check(config: Config, workdir: Workdir) -> OtherRun | None:
         BadInput: `--stream` does not go together with the rest of the run, or the run of
             `init_from` has a model of another shape.
     """
-    _check_stream(config)
+    run_text.check_stream(config)
     if not config.train.init_from or last_step(workdir.checkpoints):
         return None
     other = OtherRun(Path(config.train.init_from))
     other.check_shape(config.model)
     return other
-
-
-def _check_stream(config: Config) -> None:
-    if not config.data.stream:
-        return
-    if (files := PROBLEMS[config.problem].training_files) is None:
-        names = ", ".join(name for name, problem in PROBLEMS.items() if problem.training_files)
-        raise BadInput(
-            f"--stream: {config.problem} has no files that it could read while training; wanted "
-            f"one of {names}: leave --stream out"
-        )
-    for name, why in _NOT_STREAMED.items():
-        if configs.flat(config)[name]:
-            off = "none" if configs.FIELDS[name].default is None else "false"
-            raise BadInput(f"--stream with --{name}: {why}; leave --stream out, or --{name}={off}")
-    files(config)
-
-
-def _alterations(config: Config, corpus: Corpus, split: EncodedSplit) -> Iterator[Alteration]:
-    train, max_length, vocabulary = config.train, config.data.max_length, corpus.vocabulary
-    if train.bpe_dropout:
-        yield BpeDropout(vocabulary, train.bpe_dropout, max_length, train.seed)
-    if train.auxiliary_tasks:
-        yield _auxiliary_tasks(config, corpus, split)
-
-
-def _auxiliary_tasks(config: Config, corpus: Corpus, split: EncodedSplit) -> AuxiliaryTasks:
-    limit, seed = config.data.max_length, config.train.seed
-    return AuxiliaryTasks(corpus.vocabulary, split, limit, seed, corpus.links_file)
 
 
 def build(
@@ -263,7 +129,7 @@ def build(
             no part has a name of `freeze`.
     """
     other = check(config, workdir)
-    corpus = corpus_of(config, workdir, read_only=Cluster(strategy).size > 1)
+    corpus = run_text.corpus_of(config, workdir, read_only=Cluster(strategy).size > 1)
     _ = corpus.vocabulary  # before the seed: TFDS draws random numbers, too, when it prepares text
     keras.utils.set_random_seed(config.train.seed)
     experiment = _assemble(config, workdir, corpus, strategy)
@@ -313,7 +179,7 @@ def restore(
     """
     config = workdir.config(overrides)
     strategy = tf.distribute.get_strategy()  # decoding uses one device
-    experiment = _assemble(config, workdir, corpus_of(config, workdir), strategy)
+    experiment = _assemble(config, workdir, run_text.corpus_of(config, workdir), strategy)
     averaged = _set_weights(experiment, checkpoint, strict)
     shown = f"mean of the last {len(averaged)} checkpoints"
     if checkpoint != "average":
@@ -331,7 +197,7 @@ def _set_weights(experiment: Experiment, checkpoint: str, strict: bool) -> tuple
     if checkpoint not in ("average", "last"):
         return restore_step(model, directory, int(checkpoint), strict)
     last = config.decode.average_last if checkpoint == "average" else 1
-    since = _updates_before_cooldown(config.train) if config.train.cooldown_share else 0
+    since = config.train.updates_before_cooldown if config.train.cooldown_share else 0
     return average_last(model, directory, last, strict, config.train.keep_checkpoints, since)
 
 
@@ -375,12 +241,12 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
             "--beam_pipeline_options with --stream: the training text is encoded while training; "
             "leave one of them out"
         )
-    corpus = corpus_of(config, workdir)
+    corpus = run_text.corpus_of(config, workdir)
     if not config.data.stream:
         if beam_options is not None or not config.train.auxiliary_tasks:
             corpus.prepare_train(beam_options)
         if config.train.auxiliary_tasks:
-            _ = _auxiliary_tasks(config, corpus, corpus.train()).links
+            _ = run_text.auxiliary_tasks(config, corpus, corpus.train()).links
     corpus.held_out("dev")
     workdir.save_config(config)
     return corpus
@@ -398,7 +264,7 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
     cluster = experiment.cluster
-    batching = training_batches(config, corpus, cluster.index, cluster.size)
+    batching = run_text.training_batches(config, corpus, cluster.index, cluster.size)
     dev = corpus.held_out("dev")
     if not corpus.read_only:
         workdir.save_config(config)

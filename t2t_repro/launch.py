@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from pipelines.errors import BadInput
 from t2t_repro import config as configs
-from t2t_repro import experiment, reports
+from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy
@@ -108,7 +108,7 @@ def agree_on_config(
     def prepare() -> None:
         config = experiment.config_to_train(*given)
         experiment.check(config, workdir)
-        corpus = experiment.corpus_of(config, workdir)
+        corpus = run_text.corpus_of(config, workdir)
         if not config.data.stream:
             corpus.train()
         corpus.held_out("dev")

@@ -14,9 +14,9 @@ def pieces(split):
 
 def toy_batches(workdir, settings):
     """Return the training batches of a new run of toy_ende with these settings."""
-    from t2t_repro import config, experiment
+    from t2t_repro import config, run_text
     from t2t_repro.workdir import Workdir
 
     resolved = config.resolve("toy_ende", overrides=settings)
-    corpus = experiment.corpus_of(resolved, Workdir(workdir))
-    return experiment.training_batches(resolved, corpus)
+    corpus = run_text.corpus_of(resolved, Workdir(workdir))
+    return run_text.training_batches(resolved, corpus)

@@ -34,7 +34,7 @@ T2T_REPRO = (
         "workdir",
     ),
     *("model", "scoring", "decoding"),
-    *("problems", "distributed", "paper", "training", "experiment", "reports"),
+    *("problems", "run_text", "distributed", "paper", "training", "experiment", "reports"),
     *("serving", "server", "launch", "library", "commands", "bench", "scripts"),
 )
 COMMANDS = (

@@ -18,7 +18,7 @@ from pipelines import corpus as corpus_module
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import experiment
+from t2t_repro import experiment, run_text
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.problems import PROBLEMS
 from t2t_repro.workdir import Workdir
@@ -42,7 +42,7 @@ def text(tmp_path):
 def corpus(workdir, text, **changes):
     settings = {"vocabulary_size": 320} | text | changes
     config = configs.resolve("parallel_text", overrides=settings)
-    return experiment.corpus_of(config, Workdir(workdir))
+    return run_text.corpus_of(config, Workdir(workdir))
 
 
 def begin(of):
@@ -162,7 +162,7 @@ def test_another_problem(tmp_path, text):
     shared = str(tmp_path / "shared")
     corpus(tmp_path / "first", text, prepared_dir=shared).train()
     same = {"vocabulary_size": 320, "prepared_dir": shared} | text
-    other = experiment.corpus_of(configs.resolve("toy_ende", overrides=same), Workdir(tmp_path))
+    other = run_text.corpus_of(configs.resolve("toy_ende", overrides=same), Workdir(tmp_path))
     with pytest.raises(BadInput, match=r"problem: toy_ende \(there parallel_text\)"):
         other.train()
 
@@ -372,7 +372,7 @@ def test_prepare_does_all_that_train_does_before_its_first_step(tmp_path, text, 
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == ""
     assert f"now: python -m t2t_repro.train --workdir={workdir}" in ended.stderr
-    of = experiment.corpus_of(Workdir(workdir).config(), Workdir(workdir))
+    of = run_text.corpus_of(Workdir(workdir).config(), Workdir(workdir))
     assert of.is_settled
     fresh = corpus(tmp_path / "fresh", text)
     assert of.train().manifest == fresh.train().manifest
