@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
 
 
 Alteration = Callable[[EncodedSplit, int], EncodedSplit]  # (split, epoch) -> altered split
+FirstEpoch = Callable[[], "Batching | None"]
 
 
 class Batch(typing.NamedTuple):
@@ -47,6 +48,7 @@ class Batching:
         seed: The run's seed.
         alterations: Functions that alter the split for an epoch, applied one after another.
         altered_updates: An epoch that begins after this many updates or more is not altered.
+        first_epoch: Returns the altered epoch 0 if it has been made elsewhere; otherwise None.
     """
 
     split: EncodedSplit
@@ -57,6 +59,7 @@ class Batching:
     seed: int
     alterations: tuple[Alteration, ...] = ()
     altered_updates: int = 0
+    first_epoch: FirstEpoch | None = None
 
     place: typing.ClassVar[None] = None  # nothing to save beside the loop's two integers
 
@@ -79,10 +82,14 @@ class Batching:
         """
         if not self.alterations or updates_before >= self.altered_updates:
             return self
+        made = self.first_epoch() if self.first_epoch and epoch == 0 else None
+        return made or self._altered(epoch)
+
+    def _altered(self, epoch: int) -> Batching:
         split = self.split
         for alter in self.alterations:
             split = alter(split, epoch)
-        return dataclasses.replace(self, split=split, alterations=())
+        return dataclasses.replace(self, split=split, alterations=(), first_epoch=None)
 
     def plan(self, epoch: int) -> list[Batch]:
         """Return the batches of an epoch in random order; every pair is in exactly one of them.

@@ -200,6 +200,11 @@ class Corpus:
         """The file for the word alignment of the training split, see `augmentation.links_file`."""
         return self.workdir / "prepared" / f"links-{Path(self._train_directory).name}"
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the encoded training split is complete and can be trusted."""
+        return self._finished_train() is not None
+
     def _finished_train(self) -> Description | None:
         """Return the manifest of the training split if it is complete and can be trusted."""
         if not (self.is_settled or self.shared):  # the text may have changed

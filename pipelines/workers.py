@@ -1,4 +1,4 @@
-"""A map over items by worker processes, in order, with few items in memory."""
+"""Worker processes: a map over items, in order, with few items in memory; a single call."""
 
 from __future__ import annotations
 
@@ -53,6 +53,21 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
                 "a worker process that encodes text was killed, perhaps for lack of memory; the "
                 "finished shards are kept: run the same command again"
             ) from None
+
+
+def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Call a function in a new process, and return its future result; the process ends with it.
+
+    The process ignores Ctrl-C, and ends when the calling process ends, even if that is killed.
+
+    Args:
+        function: A module's function, because it is pickled, as are its arguments and its result.
+        *args: Its arguments.
+    """
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow_parent)
+    future = pool.submit(function, *args)
+    pool.shutdown(wait=False)
+    return future
 
 
 def cores() -> int:

@@ -20,6 +20,7 @@ from t2t_repro.decoding.guided_translator import GuidedTranslator, SeededSamplin
 from t2t_repro.decoding.scorer import Scorer
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
+from t2t_repro.early_epoch import EarlyEpoch
 from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
@@ -252,19 +253,23 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
     return corpus
 
 
-def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
+def make_loop(
+    experiment: Experiment, micro_batches: int = 1, early: EarlyEpoch | None = None
+) -> Loop:
     """Read and encode all text of a run, and make its training loop.
 
     Args:
         experiment: The run.
         micro_batches: Number of micro-batches per replica; `accumulate` is used if it is greater.
+        early: The first epoch, if it is being made already; unused if it is another run's.
 
     Raises:
         BadInput: the text or a checkpoint cannot be used.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
     cluster = experiment.cluster
-    batching = run_text.training_batches(config, corpus, cluster.index, cluster.size)
+    first_epoch = early.take if early and early.config == config else None
+    batching = run_text.training_batches(config, corpus, cluster.index, cluster.size, first_epoch)
     dev = corpus.held_out("dev")
     if not corpus.read_only:
         workdir.save_config(config)
@@ -272,9 +277,7 @@ def make_loop(experiment: Experiment, micro_batches: int = 1) -> Loop:
     settings = replace(config.train, accumulate=accumulate)
     sharing = cluster.local if config.data.stream else None
     trainer = Trainer(experiment.model, settings, experiment.strategy, sharing)
-    dev_scores = DevScores(
-        config, experiment.problem, trainer, experiment.translator(), dev, workdir
-    )
+    dev_scores = DevScores(config, experiment.problem, trainer, experiment.translator, dev, workdir)
     return Loop(
         trainer,
         config,

@@ -17,6 +17,7 @@ from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy
+from t2t_repro.early_epoch import EarlyEpoch
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.training.loop import Stopped
 from t2t_repro.training.memory_fit import count_micro_batches
@@ -33,6 +34,7 @@ def train(
     overrides: Mapping[str, Any],
     strict: bool = False,
     profile_steps: tuple[int, int] | None = None,
+    early: EarlyEpoch | None = None,
 ) -> None:
     """Train a new run, or resume the run in the work directory, on all devices and workers.
 
@@ -43,6 +45,7 @@ def train(
         overrides: Settings given as flags.
         strict: Whether a damaged checkpoint is an error, and not only a warning.
         profile_steps: The first and the last step that the chief profiles for TensorBoard.
+        early: The first epoch, if it is being made already.
 
     Raises:
         BadInput: the run cannot be trained with these settings.
@@ -55,7 +58,7 @@ def train(
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
             most = int(cluster.share(micro_batches).numpy().max())
             run = experiment.build(config, workdir, cluster.strategy, strict)
-            loop = experiment.make_loop(run, most)
+            loop = experiment.make_loop(run, most, early)
             if cluster.is_chief:
                 reports.print_model(run, loop.trainer.micro_batches)
             profiled = profile_steps if cluster.is_chief else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
-from pipelines.batching import Alteration, Batching
+from pipelines.batching import Alteration, Batching, FirstEpoch
 from pipelines.corpus import Corpus
 from pipelines.errors import BadInput
 from pipelines.filters import Filters
@@ -65,11 +65,22 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
 
 
 def training_batches(
-    config: Config, corpus: Corpus, worker: int = 0, workers: int = 1
+    config: Config,
+    corpus: Corpus,
+    worker: int = 0,
+    workers: int = 1,
+    first_epoch: FirstEpoch | None = None,
 ) -> Batching | Stream:
     """Return the batches of the training text, altered as configured until any cool-down.
 
     A plan has the batches of all workers, a stream this worker's part of each batch.
+
+    Args:
+        config: The run's configuration.
+        corpus: Its text.
+        worker: The number of this worker, from 0 on.
+        workers: How many workers there are.
+        first_epoch: Returns the altered epoch 0 if it has been made already.
     """
     if config.data.stream:
         return _training_stream(config, corpus.vocabulary, worker, workers)
@@ -82,6 +93,7 @@ def training_batches(
         seed=train.seed,
         alterations=tuple(_alterations(config, corpus, split)),
         altered_updates=train.updates_before_cooldown,
+        first_epoch=first_epoch,
     )
 
 

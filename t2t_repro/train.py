@@ -41,10 +41,13 @@ def main() -> None:
     run = cli.run_of(given)  # before the slow import
     if given.list_variants:
         return _list_variants(run)
+    from t2t_repro import early_epoch  # imports NumPy, which --help can do without
+
+    early = early_epoch.begin(*run)
     tensorflow_import.quiet()
     from t2t_repro import launch
 
-    launch.train(*run, strict=given.strict, profile_steps=given.profile_steps)
+    launch.train(*run, strict=given.strict, profile_steps=given.profile_steps, early=early)
 
 
 def _list_variants(run: cli.Run) -> None:

@@ -21,3 +21,22 @@ def test_large_packages_are_imported_only_when_they_are_needed(environment):
     assert set(printed[0].split()) == {"tensorflow", "keras"}
     assert printed[1].startswith("tensorflow ")
     assert "Figure" in printed[1]
+
+
+def test_no_garbage_is_collected_during_the_import():
+    code = """
+import gc
+from t2t_repro import tensorflow_import
+begun = []
+gc.callbacks.append(lambda phase, _: begun.append(phase))
+tensorflow_import.quiet()
+print(len(begun), gc.get_freeze_count() > 100_000, gc.isenabled())
+frozen = gc.get_freeze_count()
+cycle = []
+cycle.append(cycle)
+tensorflow_import.quiet()
+print(gc.get_freeze_count() == frozen)
+"""
+    first, again = commands.python("-c", code).stdout.decode().splitlines()
+    assert first == "0 True True"
+    assert again == "True"

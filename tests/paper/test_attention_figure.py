@@ -326,7 +326,7 @@ def test_tensorboard_has_a_picture_of_one_dev_pair(tiny_run, tmp_path):
     workdir = Workdir(tmp_path)
     workdir.save_config(run.config)
     trainer = Trainer(run.model, run.config.train, run.strategy)
-    validation = DevScores(run.config, run.problem, trainer, run.translator(), dev, workdir)
+    validation = DevScores(run.config, run.problem, trainer, run.translator, dev, workdir)
     short = {"source": "The house is old.", "target": "Das Haus ist alt."}
     validation.pairs = [{"source": "long " * 50, "target": "lang"}, short, *validation.pairs]
     validation.validate(7)
@@ -351,7 +351,7 @@ def test_no_picture_where_all_pairs_are_long(tiny_run, tmp_path):
     run = experiment.restore(Workdir(tiny_run), {})
     trainer = Trainer(run.model, run.config.train, run.strategy)
     validation = DevScores(
-        run.config, run.problem, trainer, run.translator(), None, Workdir(tmp_path)
+        run.config, run.problem, trainer, run.translator, None, Workdir(tmp_path)
     )
     assert validation.drawn is None
     validation.pairs = [{"source": "Ja.", "target": "long " * 50}]
