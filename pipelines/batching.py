@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
 
 
 Alteration = Callable[[EncodedSplit, int], EncodedSplit]  # (split, epoch) -> altered split
-FirstEpoch = Callable[[], "Batching | None"]
+FirstEpoch = Callable[[], "Batching | None"]  # returns epoch 0 if it has been made already
 
 
 class Batch(typing.NamedTuple):

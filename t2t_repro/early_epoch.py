@@ -59,7 +59,8 @@ def begin(
         overrides: Settings given as flags.
 
     Returns:
-        The epoch; None if there is no such run, or epochs are not altered, which takes no time.
+        The epoch; None if there is no such run, if its epochs are not altered, so that there is
+        nothing to do, or if the system allows no further process.
     """
     if not workdir.holds_run or CheckpointFiles(workdir.checkpoints).listing().steps:
         return None
@@ -71,7 +72,10 @@ def begin(
     is_altered = train.bpe_dropout or train.auxiliary_tasks
     if data.stream or not is_altered or is_address(data.prepared_dir or ""):
         return None
-    return EarlyEpoch(config, in_background(_first_epoch, config, workdir.path))
+    try:
+        return EarlyEpoch(config, in_background(_first_epoch, config, workdir.path))
+    except (OSError, RuntimeError):
+        return None  # the system allows no further process, or has no semaphores
 
 
 def _first_epoch(config: Config, workdir: Path) -> Batching | None:

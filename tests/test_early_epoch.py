@@ -102,6 +102,15 @@ def test_none_is_begun_where_there_is_none(prepared, copy, tmp_path):
     assert begin(plain) is None
 
 
+@pytest.mark.parametrize("error", [BlockingIOError, NotImplementedError])
+def test_none_is_begun_where_no_process_can_be(prepared, monkeypatch, error):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(early_epoch, "in_background", refuse)
+    assert begin(prepared) is None
+
+
 def test_a_failure_over_there_is_none_and_says_nothing(copy, capfd):
     (split,) = copy.path.glob("prepared/train-*")
     for file in split.glob("*.npy"):
