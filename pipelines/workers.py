@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -55,19 +56,27 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
             ) from None
 
 
-def in_background(function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Call a function in a new process, and return its future result; the process ends with it.
+def in_background(function: Callable[..., Any], *args: Any) -> connection.Connection:
+    """Call a function in a new process; return the connection that receives its result.
 
-    The process ignores Ctrl-C, and ends when the calling process ends, even if that is killed.
+    The connection ends without a result if the function fails, for whatever reason. The process
+    ignores Ctrl-C, and ends when the calling process ends, even if that is killed.
 
     Args:
         function: A module's function, because it is pickled, as are its arguments and its result.
         *args: Its arguments.
     """
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow_parent)
-    future = pool.submit(function, *args)
-    pool.shutdown(wait=False)
-    return future
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    with there:  # the other process has its own copy
+        context.Process(target=_send, args=(there, function, args), daemon=True).start()
+    return here
+
+
+def _send(there: connection.Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
+    follow_parent()
+    with contextlib.suppress(Exception), there:
+        there.send(function(*args))
 
 
 def cores() -> int:

@@ -6,7 +6,7 @@ Each of the two takes about 2.5 s of a core with Multi30k's captions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ class EarlyEpoch:
 
     Args:
         config: The configuration that it is made with.
-        made: The epoch in the future, or None if it could not be made.
+        made: Receives it from that process, or None if it cannot be made.
     """
 
-    def __init__(self, config: Config, made: Future[Batching | None]):
+    def __init__(self, config: Config, made: Connection):
         self.config, self._made = config, made
 
     def take(self) -> Batching | None:
@@ -37,11 +37,10 @@ class EarlyEpoch:
         Also None if the process failed, for whatever reason: the caller then makes the epoch
         itself, and reports what it finds.
         """
-        made, self._made = self._made, Future()  # so that the epoch does not stay in memory
-        self._made.set_result(None)
         try:
-            return made.result()
-        except Exception:
+            with self._made:
+                return self._made.recv()
+        except (EOFError, OSError):  # OSError the second time
             return None
 
 

@@ -2,6 +2,9 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from itertools import islice
 
 import commands
@@ -136,7 +139,27 @@ print(*{"tensorflow", "keras"} & sys.modules.keys())
     assert printed == [str(2 * len(batches_of(prepared).split)), ""]
 
 
-def test_a_call_in_the_background_is_made_by_another_process():
-    assert in_background(os.getpid).result() != os.getpid()
-    with pytest.raises(ValueError, match="invalid literal"):
-        in_background(int, "no number").result()
+def test_a_call_in_the_background_is_made_by_another_process(capfd):
+    assert in_background(os.getpid).recv() != os.getpid()
+    with pytest.raises(EOFError):
+        in_background(int, "no number").recv()
+    assert capfd.readouterr().err == ""
+
+
+def test_that_process_ends_with_this_one(tmp_path):
+    """A killed command leaves no process, which would keep its pipes open, and no complaint."""
+    code = """
+import os, signal, time
+from pipelines.workers import in_background
+if __name__ == "__main__":
+    connection = in_background(time.sleep, 600)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, env=commands.environment(), timeout=60
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert done.stderr == b""
