@@ -1,14 +1,13 @@
-"""Worker processes: a map over items, in order, with few items in memory; a single call."""
+"""A map over items by worker processes, in order, with few items in memory."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
@@ -54,29 +53,6 @@ def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[A
                 "a worker process that encodes text was killed, perhaps for lack of memory; the "
                 "finished shards are kept: run the same command again"
             ) from None
-
-
-def in_background(function: Callable[..., Any], *args: Any) -> connection.Connection:
-    """Call a function in a new process; return the connection that receives its result.
-
-    The connection ends without a result if the function fails, for whatever reason. The process
-    ignores Ctrl-C, and ends when the calling process ends, even if that is killed.
-
-    Args:
-        function: A module's function, because it is pickled, as are its arguments and its result.
-        *args: Its arguments.
-    """
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe(duplex=False)
-    with there:  # the other process has its own copy
-        context.Process(target=_send, args=(there, function, args), daemon=True).start()
-    return here
-
-
-def _send(there: connection.Connection, function: Callable[..., Any], args: Sequence[Any]) -> None:
-    follow_parent()
-    with contextlib.suppress(Exception), there:
-        there.send(function(*args))
 
 
 def cores() -> int:

@@ -331,8 +331,13 @@ class Train:
 
     @property
     def updates_before_cooldown(self) -> int:
-        """The number of updates after which the learning rate begins to fall to 0."""
+        """The number of updates before the learning rate begins to fall to 0, or all updates."""
         return round((1 - self.cooldown_share) * self.train_steps)
+
+    @property
+    def cooldown_begins(self) -> int:
+        """The update after which the cool-down begins; 0 if there is none."""
+        return self.updates_before_cooldown if self.cooldown_share else 0
 
 
 @dataclass(frozen=True)

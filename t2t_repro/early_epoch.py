@@ -1,23 +1,32 @@
 """The first epoch of a prepared run, made by another process while this one imports TensorFlow.
 
-Each of the two takes about 2.5 s of a core with Multi30k's captions.
+Each of the two takes about 2 s of a core with Multi30k's captions. What the other process has kept
+for later epochs (0.9 s of its work) is lost, so the second epoch takes that much longer.
+
+    python -m t2t_repro.early_epoch    is that process: (configuration, work directory) comes on
+                                       stdin, the epoch goes to stdout, both pickled
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
+import contextlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from pipelines.storage import is_address
-from pipelines.workers import in_background
+from pipelines.workers import cores
 from t2t_repro import run_text
 from t2t_repro.config import Config
 from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.workdir import Workdir
+
+_MOST_PAIRS = 200_000  # an epoch of these takes 14 s and 40 MB, in each process for a moment
 
 
 class EarlyEpoch:
@@ -25,31 +34,38 @@ class EarlyEpoch:
 
     Args:
         config: The configuration that it is made with.
-        made: Receives it from that process, or None if it cannot be made.
+        process: Writes it to its standard output.
     """
 
-    def __init__(self, config: Config, made: Connection):
-        self.config, self._made = config, made
+    def __init__(self, config: Config, process: subprocess.Popen[bytes]):
+        self.config, self.process = config, process
 
-    def take(self) -> Batching | None:
-        """Wait for the epoch and return it, the first time; otherwise None.
+    def take(self, config: Config) -> Batching | None:
+        """Wait for the epoch and return it; call once.
 
-        Also None if the process failed, for whatever reason: the caller then makes the epoch
-        itself, and reports what it finds.
+        Args:
+            config: The configuration of the run that needs it.
+
+        Returns:
+            The epoch; None if it was made with another configuration, or could not be made for
+            whatever reason. The caller then makes it, and reports what it finds.
         """
+        if config != self.config or not self.process.stdout:
+            return None
         try:
-            with self._made:
-                return self._made.recv()
-        except (EOFError, OSError):  # OSError the second time
+            return pickle.load(self.process.stdout)  # written by this very program
+        except (EOFError, OSError, MemoryError, pickle.UnpicklingError):
             return None
 
 
-def begin(
+@contextlib.contextmanager
+def begun(
     problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
-) -> EarlyEpoch | None:
+) -> Iterator[EarlyEpoch | None]:
     """Let another process make the first epoch of a run that is prepared but not yet trained.
 
-    That process only reads the work directory, which may be locked by another command.
+    That process reads the work directory without its lock. It ends with the context, or with this
+    process, even if that is killed.
 
     Args:
         problem: The problem's name, None for that of the run in the work directory.
@@ -57,10 +73,25 @@ def begin(
         workdir: The work directory.
         overrides: Settings given as flags.
 
-    Returns:
-        The epoch; None if there is no such run, if its epochs are not altered, so that there is
-        nothing to do, or if the system allows no further process.
+    Yields:
+        The epoch; None if there is no such run, or nothing to gain.
     """
+    config = _config(problem, variant, workdir, overrides)
+    process = config and _start(config, workdir.path)
+    if not (config and process):
+        yield None
+        return
+    with process:
+        try:
+            yield EarlyEpoch(config, process)
+        finally:
+            process.kill()
+
+
+def _config(
+    problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
+) -> Config | None:
+    """Return the configuration of a run whose first epoch should be made; None if it should not."""
     if not workdir.holds_run or CheckpointFiles(workdir.checkpoints).listing().steps:
         return None
     try:
@@ -68,21 +99,42 @@ def begin(
     except (BadInput, OSError):
         return None  # `launch.train` reports it
     train, data = config.train, config.data
-    is_altered = train.bpe_dropout or train.auxiliary_tasks
-    if data.stream or not is_altered or is_address(data.prepared_dir or ""):
-        return None
+    is_altered = (train.bpe_dropout or train.auxiliary_tasks) and train.updates_before_cooldown
+    is_local = not (data.stream or is_address(data.prepared_dir or ""))
+    return config if is_altered and is_local and cores() > 1 else None
+
+
+def _start(config: Config, workdir: Path) -> subprocess.Popen[bytes] | None:
+    """Start the process; return None if the system allows no further one."""
     try:
-        return EarlyEpoch(config, in_background(_first_epoch, config, workdir.path))
-    except (OSError, RuntimeError):
-        return None  # the system allows no further process, or has no semaphores
+        process = subprocess.Popen(
+            [sys.executable, "-m", "t2t_repro.early_epoch"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,  # a Ctrl-C is for this process alone
+        )
+    except OSError:
+        return None
+    assert process.stdin
+    with contextlib.suppress(OSError), process.stdin:  # it may have ended already
+        pickle.dump((config, workdir), process.stdin)
+    return process
 
 
-def _first_epoch(config: Config, workdir: Path) -> Batching | None:
+def first_epoch(config: Config, workdir: Path) -> Batching | None:
+    """Return the epoch, with its buckets; None if a file for it is missing or it is large."""
     corpus = run_text.corpus_of(config, Workdir(workdir), read_only=True)
-    if not corpus.is_prepared:
+    is_aligned = corpus.links_file.exists() or not config.train.auxiliary_tasks
+    if not (corpus.is_prepared and is_aligned):
         return None
     batching = run_text.training_batches(config, corpus)
-    assert isinstance(batching, Batching)  # not a stream
+    if not isinstance(batching, Batching) or batching.pairs > _MOST_PAIRS:
+        return None
     epoch = batching.for_epoch(0, 0)
     _ = epoch.buckets  # are pickled with it
     return epoch
+
+
+if __name__ == "__main__":
+    pickle.dump(first_epoch(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ def _set_weights(experiment: Experiment, checkpoint: str, strict: bool) -> tuple
     if checkpoint not in ("average", "last"):
         return restore_step(model, directory, int(checkpoint), strict)
     last = config.decode.average_last if checkpoint == "average" else 1
-    since = config.train.updates_before_cooldown if config.train.cooldown_share else 0
+    since = config.train.cooldown_begins
     return average_last(model, directory, last, strict, config.train.keep_checkpoints, since)
 
 
@@ -261,14 +261,14 @@ def make_loop(
     Args:
         experiment: The run.
         micro_batches: Number of micro-batches per replica; `accumulate` is used if it is greater.
-        early: The first epoch, if it is being made already; unused if it is another run's.
+        early: The first epoch, if it is being made already.
 
     Raises:
         BadInput: the text or a checkpoint cannot be used.
     """
     config, corpus, workdir = experiment.config, experiment.corpus, experiment.workdir
     cluster = experiment.cluster
-    first_epoch = early.take if early and early.config == config else None
+    first_epoch = partial(early.take, config) if early else None
     batching = run_text.training_batches(config, corpus, cluster.index, cluster.size, first_epoch)
     dev = corpus.held_out("dev")
     if not corpus.read_only:

@@ -1,4 +1,4 @@
-"""The text of a run: its corpus, and the batches to train on. Only streams import TensorFlow."""
+"""The text of a run: its corpus and its batches. Prepared local text needs no TensorFlow."""
 
 from __future__ import annotations
 

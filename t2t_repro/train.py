@@ -43,11 +43,11 @@ def main() -> None:
         return _list_variants(run)
     from t2t_repro import early_epoch  # imports NumPy, which --help can do without
 
-    early = early_epoch.begin(*run)
-    tensorflow_import.quiet()
-    from t2t_repro import launch
+    with early_epoch.begun(*run) as early:
+        tensorflow_import.quiet()
+        from t2t_repro import launch
 
-    launch.train(*run, strict=given.strict, profile_steps=given.profile_steps, early=early)
+        launch.train(*run, strict=given.strict, profile_steps=given.profile_steps, early=early)
 
 
 def _list_variants(run: cli.Run) -> None:

@@ -5,14 +5,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from itertools import islice
+from pathlib import Path
 
 import commands
 import numpy as np
 import pytest
 
 from pipelines.toy import toy_ende
-from pipelines.workers import in_background
 from t2t_repro import config as configs
 from t2t_repro import early_epoch, experiment, run_text
 from t2t_repro.workdir import Workdir
@@ -42,9 +43,22 @@ def copy(prepared, tmp_path):
     return Workdir(tmp_path / "run")
 
 
-def begin(workdir, **overrides):
-    """Begin the first epoch of the run in a work directory."""
-    return early_epoch.begin(None, None, workdir, overrides)
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    """On one core no epoch is made early."""
+    monkeypatch.setattr(early_epoch, "cores", lambda: 2)
+
+
+def taken(workdir, **overrides):
+    """Return the first epoch of the run in a work directory as another process makes it."""
+    with early_epoch.begun(None, None, workdir, overrides) as early:
+        return early and early.take(workdir.config())
+
+
+def is_begun(workdir, **overrides):
+    """Return whether there is a process that makes the first epoch."""
+    with early_epoch.begun(None, None, workdir, overrides) as early:
+        return early is not None
 
 
 def batches_of(workdir, first_epoch=None):
@@ -60,68 +74,93 @@ def rows(batching):
 
 
 def test_it_is_the_epoch_that_would_be_made_here(prepared):
-    early = begin(prepared)
-    assert early.config == prepared.config()
-    own, made = batches_of(prepared).for_epoch(0, 0), early.take()
+    own, made = batches_of(prepared).for_epoch(0, 0), taken(prepared)
     assert len(made.split) == len(own.split) == 2 * len(batches_of(prepared).split)
     for mine, other in zip(rows(own), rows(made), strict=True):
         for side, expected in zip(mine, other, strict=True):
             np.testing.assert_array_equal(side, expected)
     assert "buckets" in vars(made)
-    assert early.take() is None  # the epoch is not kept
 
 
 def test_only_epoch_0_is_taken_and_only_while_epochs_are_altered(prepared):
-    taken = []
+    asked = []
     made = object()
-    own = batches_of(prepared, first_epoch=lambda: taken.append(1) or made)
+    own = batches_of(prepared, first_epoch=lambda: asked.append(1) or made)
     assert own.for_epoch(1, 0) is not made
     assert own.for_epoch(0, own.altered_updates) is own
-    assert not taken
+    assert not asked
     assert own.for_epoch(0, 0) is made
     none = batches_of(prepared, first_epoch=lambda: None)
     assert len(none.for_epoch(0, 0).split) == 2 * len(own.split)
 
 
-def test_the_loop_takes_that_of_its_own_configuration(copy):
-    config = copy.config()
-    early = early_epoch.EarlyEpoch(config, in_background(os.getpid))
-    run = experiment.build(config, copy, experiment.tf.distribute.get_strategy())
-    loop = experiment.make_loop(run, early=early)
-    assert loop.batching.first_epoch == early.take
-    other = early_epoch.EarlyEpoch(configs.override(config, {"seed": 2}), early._made)
-    assert experiment.make_loop(run, early=other).batching.first_epoch is None
+def test_train_takes_it(copy, monkeypatch):
+    epochs = []
+    take = early_epoch.EarlyEpoch.take
+    monkeypatch.setattr(
+        early_epoch.EarlyEpoch, "take", lambda self, config: epochs.append(take(self, config))
+    )
+    flags = ["--train_steps=1", "--eval_sentences=0", "--log_steps=1"]
+    assert commands.call("train", f"--workdir={copy.path}", *flags) == 0
+    assert [len(epoch.split) for epoch in epochs] == [2 * batches_of(copy).pairs]
 
 
-def test_none_is_begun_where_there_is_none(prepared, copy, tmp_path):
-    assert begin(Workdir(tmp_path / "new")) is None
-    assert begin(prepared, seed=2) is None  # refused later, in one line
+def test_that_of_another_configuration_is_not_taken(prepared):
+    config = prepared.config()
+    with early_epoch.begun(None, None, prepared, {}) as early:
+        assert early.take(configs.override(config, {"train_steps": 2})) is None
+        assert early.take(config)
+
+
+def test_none_is_begun_where_there_is_none(prepared, copy, tmp_path, monkeypatch):
+    assert is_begun(prepared)
+    assert not is_begun(Workdir(tmp_path / "new"))
+    assert not is_begun(prepared, seed=2)  # refused later, in one line
+    assert not is_begun(prepared, train_steps=1, cooldown_share=1.0)
     copy.checkpoints.mkdir()
     (copy.checkpoints / "checkpoint").write_text('model_checkpoint_path: "step-7"\n')
-    assert begin(copy) is None
+    assert not is_begun(copy)
     plain = Workdir(tmp_path / "plain")
     plain.path.mkdir()
     plain.save_config(configs.resolve("toy_ende"))
-    assert begin(plain) is None
+    assert not is_begun(plain)
+    monkeypatch.setattr(early_epoch, "cores", lambda: 1)
+    assert not is_begun(prepared)
 
 
-@pytest.mark.parametrize("error", [BlockingIOError, NotImplementedError])
-def test_none_is_begun_where_no_process_can_be(prepared, monkeypatch, error):
-    def refuse(*_):
-        raise error
+def test_none_is_begun_where_no_process_can_be(prepared, monkeypatch):
+    def refuse(*_, **__):
+        raise BlockingIOError
 
-    monkeypatch.setattr(early_epoch, "in_background", refuse)
-    assert begin(prepared) is None
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert not is_begun(prepared)
 
 
-def test_a_failure_over_there_is_none_and_says_nothing(copy, capfd):
+def test_a_large_epoch_is_left_to_the_run_itself(prepared, monkeypatch):
+    config = prepared.config()
+    assert early_epoch.first_epoch(config, prepared.path)
+    monkeypatch.setattr(early_epoch, "_MOST_PAIRS", batches_of(prepared).pairs - 1)
+    assert early_epoch.first_epoch(config, prepared.path) is None
+
+
+def test_a_damaged_or_missing_file_is_none_and_nothing_is_written(copy, capfd):
     (split,) = copy.path.glob("prepared/train-*")
-    for file in split.glob("*.npy"):
-        file.write_bytes(b"damaged")
-    assert begin(copy).take() is None
+    (links,) = copy.path.glob("prepared/links-*")
+    (ids,) = split.glob("*ids.npy")
+    content, kept = ids.read_bytes(), links.read_bytes()
+    ids.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    files = [(path, path.stat().st_mtime_ns) for path in sorted(copy.path.rglob("*"))]
+    assert taken(copy) is None
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(copy.path.rglob("*"))] == files
+    ids.write_bytes(content)
+    assert taken(copy)
+    links.unlink()
+    assert taken(copy) is None
+    assert not links.exists()
+    links.write_bytes(kept)
     shutil.rmtree(split)
-    assert begin(copy).take() is None
-    assert not list(copy.path.glob("prepared/train-*"))  # nothing was written either
+    assert taken(copy) is None
+    assert not split.exists()
     assert capfd.readouterr().err == ""
 
 
@@ -132,34 +171,46 @@ from pathlib import Path
 from t2t_repro import early_epoch
 from t2t_repro.workdir import Workdir
 workdir = Workdir(Path(sys.argv[1]))
-print(len(early_epoch._first_epoch(workdir.config(), workdir.path).split))
+print(len(early_epoch.first_epoch(workdir.config(), workdir.path).split))
 print(*{"tensorflow", "keras"} & sys.modules.keys())
 """
     printed = commands.python("-c", code, prepared.path).stdout.decode().splitlines()
-    assert printed == [str(2 * len(batches_of(prepared).split)), ""]
+    assert printed == [str(2 * batches_of(prepared).pairs), ""]
 
 
-def test_a_call_in_the_background_is_made_by_another_process(capfd):
-    assert in_background(os.getpid).recv() != os.getpid()
-    with pytest.raises(EOFError):
-        in_background(int, "no number").recv()
-    assert capfd.readouterr().err == ""
-
-
-def test_that_process_ends_with_this_one(tmp_path):
-    """A killed command leaves no process, which would keep its pipes open, and no complaint."""
-    code = """
-import os, signal, time
-from pipelines.workers import in_background
-if __name__ == "__main__":
-    connection = in_background(time.sleep, 600)
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    program = tmp_path / "program.py"
-    program.write_text(code)
-    done = subprocess.run(
-        [sys.executable, program], capture_output=True, env=commands.environment(), timeout=60
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 0.6])
+def test_an_interrupted_train_leaves_no_process_and_no_complaint(copy, number, seconds):
+    train = subprocess.Popen(
+        [sys.executable, "-m", "t2t_repro.train", f"--workdir={copy.path}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=commands.environment(),
+        process_group=0,
+        text=True,
     )
-    assert done.returncode == -signal.SIGKILL
-    assert done.stderr == b""
+    started = []
+    while not started:
+        started = children(train.pid)
+        assert train.poll() is None
+    time.sleep(seconds)
+    os.killpg(train.pid, number)
+    _, said = train.communicate(timeout=60)
+    assert said == ("interrupted\n" if number == signal.SIGINT else "")
+    until = time.monotonic() + 60
+    while any(map(runs, started)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def runs(process):
+    """Return whether a process runs; one that has ended may still be listed, as a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children(process):
+    """Return the processes that a process has started."""
+    return Path(f"/proc/{process}/task/{process}/children").read_text().split()

@@ -1,18 +1,26 @@
-"""The scripts of docs/notebook hold out what they say, and group sentences by their rarest word."""
+"""The scripts of docs/notebook do what they say."""
 
 import gzip
+import os
+import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from paths import DATA, ROOT
+
+from t2t_repro.model import flops
+from t2t_repro.model.layers import sinusoids
 
 MULTI30K = DATA / "multi30k"
 
 
 def script(name, *arguments):
     command = [sys.executable, ROOT / "docs/notebook" / name, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return done.stdout
 
 
 @pytest.mark.skipif(not MULTI30K.exists(), reason=f"needs Multi30k in {MULTI30K}")
@@ -45,3 +53,33 @@ def test_sentences_are_grouped_by_their_rarest_word(tmp_path):
     assert [row.split()[-4::3] for row in rows] == [["1", "1.000"], ["1", "0.500"], ["2", "1.000"]]
     assert rows[0].split()[0] == "never"
     assert rows[2].split()[-3] == "100.0"
+
+
+@pytest.mark.parametrize("size", ["base", "tiny"])
+def test_the_peer_that_is_timed_is_the_papers_model(size, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(ROOT / "docs/notebook")
+    import peer_training
+
+    workload = peer_training.WORKLOADS[size]
+    peer = peer_training.TorchTransformer(workload)
+    weights = sum(weight.numel() for weight in peer.parameters())
+    assert weights == flops.trainable_parameters(workload.model, workload.rows)
+    ours = np.asarray(sinusoids(workload.length, workload.model.d_model))
+    np.testing.assert_allclose(peer.positions, ours, atol=1e-5)
+    rates = [m.p for m in peer.modules() if isinstance(m, torch.nn.Dropout)]
+    # The embeddings, two sub-layers of each encoder layer and three of each decoder layer; inside
+    # the feed-forward layers it is off.
+    assert rates.count(0.1) == 1 + 5 * workload.model.num_layers
+    assert rates.count(0.0) == 2 * workload.model.num_layers
+
+
+def test_a_peers_training_step_is_timed():
+    pytest.importorskip("torch")
+    printed = script("peer_training.py", "torch", "tiny", "--bfloat16", "--repeats=1")
+    (loss,) = re.fullmatch(
+        r"torch tiny bfloat16: [\d,]+ target tokens per second, [\d,]+ ms a step, loss (\S+)\n",
+        printed,
+    ).groups()
+    # 10,000 pieces at random: log(10,000) = 9.2, and a little more for what the model believes.
+    assert 9.0 < float(loss) < 10.0

@@ -93,6 +93,8 @@ class DevScores:
     def report(self, step: int, values: Mapping[str, float | np.ndarray]) -> None:
         """Write training statistics to TensorBoard as train/<name>."""
         self._write(step, {f"train/{name}": value for name, value in values.items()})
+        if self.pairs:
+            _ = self.translator  # so that a TensorFlow Text that does not work is found now
 
     def validate(self, step: int) -> dict[str, float]:
         """Write dev perplexity, the main score, sample translations and a picture of attention.

@@ -57,6 +57,7 @@ class OtherRun:
             config.decode.average_last,
             strict,
             config.train.keep_checkpoints,
+            config.train.cooldown_begins,
         )
 
     @property

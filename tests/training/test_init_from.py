@@ -13,6 +13,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from t2t_repro import config as configs
 from t2t_repro import experiment, launch
+from t2t_repro.training.init_from import OtherRun
 from t2t_repro.workdir import Workdir
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,21 @@ def test_weights_and_vocabulary_come_from_there_and_are_needed_once(folder, caps
         assert commands.call("translate", *run, stdin=b"hello\n") == 0
         assert "weights: step-" in capsys.readouterr().err
     shutil.move(folder / "away", folder / "other")
+
+
+def test_checkpoints_from_before_a_cooldown_are_not_averaged(folder):
+    """As `evaluate` does it: of steps 2, 3 and 4 only the last is in the cool-down."""
+    flags = "--train_steps=4", "--cooldown_share=0.25", "--average_last=3"
+    shutil.copy(folder / "other.tsv", folder / "cooled.tsv")
+    assert train(folder, "cooled", *flags) == 0
+    run = experiment.restore(Workdir(folder / "cooled"), {}, checkpoint="2")
+    assert OtherRun(folder / "cooled").check_shape(run.config.model) is None
+    OtherRun(folder / "cooled").copy_weights(run.model, run.vocabulary, strict=True)
+    matrix = run.model.embedding.matrix.numpy()
+    (expected,) = (
+        value for name, value in weights(folder, "cooled", 4).items() if value.shape == matrix.shape
+    )
+    np.testing.assert_array_equal(matrix, expected)
 
 
 @pytest.mark.parametrize(
