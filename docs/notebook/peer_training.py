@@ -59,8 +59,13 @@ class TorchTransformer(nn.Module):
         return nn.functional.linear(vectors, self.embedding.weight)
 
 
-def marian(workload: Workload) -> nn.Module:
-    """Return Hugging Face's MarianMTModel with the sizes of a workload."""
+def marian(workload: Workload, attention: str) -> nn.Module:
+    """Return Hugging Face's MarianMTModel with the sizes of a workload.
+
+    Args:
+        workload: The sizes.
+        attention: "sdpa", PyTorch's fused operation, or "eager", one operation after another.
+    """
     from transformers import MarianConfig, MarianMTModel
 
     model = workload.model
@@ -84,6 +89,7 @@ def marian(workload: Workload) -> nn.Module:
         pad_token_id=PAD,
         decoder_start_token_id=BOS,
         use_cache=False,
+        attn_implementation=attention,
     )
     return MarianMTModel(config)
 
@@ -94,12 +100,14 @@ def step_of(peer: str, workload: Workload, bfloat16: bool) -> Callable[[], float
     shape = workload.batch, workload.length
     source, target = (torch.randint(FIRST, workload.rows, shape) for _ in range(2))
     shifted = torch.cat([torch.full_like(target[:, :1], BOS), target[:, :-1]], 1)
-    model = marian(workload) if peer == "marian" else TorchTransformer(workload)
+    is_marian = peer.startswith("marian")
+    attention = "eager" if peer == "marian_eager" else "sdpa"
+    model = marian(workload, attention) if is_marian else TorchTransformer(workload)
     model.train()
     adam = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9)
 
     def logits() -> torch.Tensor:
-        if peer == "marian":
+        if is_marian:
             return model(input_ids=source, decoder_input_ids=shifted).logits
         return model(source, shifted)
 
@@ -118,7 +126,7 @@ def step_of(peer: str, workload: Workload, bfloat16: bool) -> Callable[[], float
 def main() -> None:
     """Print target tokens per second, from the median of the steps after the third."""
     flags = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    flags.add_argument("peer", choices=["marian", "torch"])
+    flags.add_argument("peer", choices=["marian", "marian_eager", "torch"])
     flags.add_argument("size", choices=list(WORKLOADS))
     flags.add_argument("--bfloat16", action="store_true", help="torch.autocast")
     flags.add_argument("--repeats", type=int, default=10)
