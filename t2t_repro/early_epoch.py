@@ -10,6 +10,7 @@ for later epochs (0.9 s of its work) is lost, so the second epoch takes that muc
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import subprocess
 import sys
@@ -53,9 +54,11 @@ class EarlyEpoch:
         if config != self.config or not self.process.stdout:
             return None
         try:
-            return pickle.load(self.process.stdout)  # written by this very program
+            epoch = pickle.load(self.process.stdout)  # written by this very program
         except (EOFError, OSError, MemoryError, pickle.UnpicklingError):
             return None
+        self.process.wait()
+        return epoch
 
 
 @contextlib.contextmanager
@@ -105,10 +108,12 @@ def _config(
 
 
 def _start(config: Config, workdir: Path) -> subprocess.Popen[bytes] | None:
-    """Start the process; return None if the system allows no further one."""
+    """Start the process, with the code of this one; return None if the system allows no more."""
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "t2t_repro.early_epoch"],
+            [sys.executable, "-P", "-m", "t2t_repro.early_epoch"],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -164,6 +164,16 @@ def test_a_damaged_or_missing_file_is_none_and_nothing_is_written(copy, capfd):
     assert capfd.readouterr().err == ""
 
 
+def test_that_process_has_the_code_of_this_one(prepared, tmp_path, monkeypatch):
+    """Whatever lies in the current directory."""
+    package = tmp_path / "t2t_repro"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "early_epoch.py").write_text("print('another program')")
+    monkeypatch.chdir(tmp_path)
+    assert len(taken(prepared).split) == 2 * batches_of(prepared).pairs
+
+
 def test_that_process_needs_no_tensorflow(prepared):
     code = """
 import sys
