@@ -1,7 +1,7 @@
 """The first epoch of a prepared run, made by another process while this one imports TensorFlow.
 
 Each of the two takes about 2 s of a core with Multi30k's captions. What the other process has kept
-for later epochs (0.9 s of its work) is lost, so the second epoch takes that much longer.
+for later epochs is lost, so the second epoch takes 1.2 s longer.
 
     python -m t2t_repro.early_epoch    is that process: (configuration, work directory) comes on
                                        stdin, the epoch goes to stdout, both pickled
@@ -27,7 +27,9 @@ from t2t_repro.config import Config
 from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.workdir import Workdir
 
-_MOST_PAIRS = 200_000  # an epoch of these takes 14 s and 40 MB, in each process for a moment
+# Seven times Multi30k's, whose epoch takes 2 s and 6 MB. A longer one gains nothing by an earlier
+# start, and would be in memory several times.
+_MOST_PAIRS = 200_000
 
 
 class EarlyEpoch:
@@ -67,8 +69,8 @@ def begun(
 ) -> Iterator[EarlyEpoch | None]:
     """Let another process make the first epoch of a run that is prepared but not yet trained.
 
-    That process reads the work directory without its lock. It ends with the context, or with this
-    process, even if that is killed.
+    That process reads the work directory without its lock. It ends with the context, and after its
+    work if this process is killed.
 
     Args:
         problem: The problem's name, None for that of the run in the work directory.
