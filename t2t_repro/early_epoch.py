@@ -1,10 +1,8 @@
 """The first epoch of a prepared run, made by another process while this one imports TensorFlow.
 
 Each of the two takes about 2 s of a core with Multi30k's captions. What the other process has kept
-for later epochs is lost, so the second epoch takes 1.2 s longer.
-
-    python -m t2t_repro.early_epoch    is that process: (configuration, work directory) comes on
-                                       stdin, the epoch goes to stdout, both pickled
+for later epochs is lost, so the second epoch takes 1.2 s longer. Configuration and epoch go through
+pipes, pickled.
 """
 
 from __future__ import annotations
@@ -114,7 +112,7 @@ def _start(config: Config, workdir: Path) -> subprocess.Popen[bytes] | None:
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "t2t_repro.early_epoch"],
+            [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -129,6 +127,12 @@ def _start(config: Config, workdir: Path) -> subprocess.Popen[bytes] | None:
     return process
 
 
+def answer() -> None:
+    """Write the first epoch to standard output, for what comes on standard input."""
+    config, workdir = pickle.load(sys.stdin.buffer)
+    pickle.dump(first_epoch(config, workdir), sys.stdout.buffer)
+
+
 def first_epoch(config: Config, workdir: Path) -> Batching | None:
     """Return the epoch, with its buckets; None if a file for it is missing or it is large."""
     corpus = run_text.corpus_of(config, Workdir(workdir), read_only=True)
@@ -141,7 +145,3 @@ def first_epoch(config: Config, workdir: Path) -> Batching | None:
     epoch = batching.for_epoch(0, 0)
     _ = epoch.buckets  # are pickled with it
     return epoch
-
-
-if __name__ == "__main__":
-    pickle.dump(first_epoch(*pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
