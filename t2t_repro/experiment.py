@@ -20,12 +20,12 @@ from t2t_repro.decoding.guided_translator import GuidedTranslator, SeededSamplin
 from t2t_repro.decoding.scorer import Scorer
 from t2t_repro.decoding.translator import Translator
 from t2t_repro.distributed.cluster import Cluster
-from t2t_repro.early_epoch import EarlyEpoch
 from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
 from t2t_repro.training.checkpoints import average_last, last_step, restore_best, restore_step
 from t2t_repro.training.dev_scores import DevScores
+from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.freezing import freeze
 from t2t_repro.training.init_from import OtherRun
 from t2t_repro.training.loop import Loop

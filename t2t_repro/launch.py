@@ -17,8 +17,8 @@ from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy
-from t2t_repro.early_epoch import EarlyEpoch
 from t2t_repro.training.checkpoints import last_step
+from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.loop import Stopped
 from t2t_repro.training.memory_fit import count_micro_batches
 from t2t_repro.training.profile import Profile
@@ -69,16 +69,19 @@ def train(
         print("stopped; the state is saved, the same command resumes from it", file=sys.stderr)
         sys.exit(1)
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-        raise BadInput(
-            f"too little memory on a device ({str(error).splitlines()[0]}); the same command "
-            "with --max_tokens_per_replica=auto resumes, and computes steps in micro-batches that "
-            "fit"
-        ) from None
+        raise _no_memory(error) from None
     except WorkerGone as error:
         _end_without(error, workdir)
     if cluster.is_chief:
         done = f"trained; now: python -m t2t_repro.evaluate --workdir={workdir.path}"
         print(done, file=sys.stderr)
+
+
+def _no_memory(error: Exception) -> BadInput:
+    return BadInput(
+        f"too little memory on a device ({str(error).splitlines()[0]}); the same command with "
+        "--max_tokens_per_replica=auto resumes, and computes steps in micro-batches that fit"
+    )
 
 
 @contextlib.contextmanager

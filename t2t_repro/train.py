@@ -41,7 +41,7 @@ def main() -> None:
     run = cli.run_of(given)  # before the slow import
     if given.list_variants:
         return _list_variants(run)
-    from t2t_repro import early_epoch  # imports NumPy, which --help can do without
+    from t2t_repro.training import early_epoch  # imports NumPy, which --help can do without
 
     with early_epoch.begun(*run) as early:
         tensorflow_import.quiet()

@@ -34,16 +34,7 @@ T2T_REPRO = (
         "workdir",
     ),
     *("model", "scoring", "decoding"),
-    *(
-        "problems",
-        "run_text",
-        "distributed",
-        "paper",
-        "training",
-        "early_epoch",
-        "experiment",
-        "reports",
-    ),
+    *("problems", "run_text", "distributed", "paper", "training", "experiment", "reports"),
     *("serving", "server", "launch", "library", "commands", "bench", "scripts"),
 )
 COMMANDS = (

@@ -15,7 +15,7 @@ PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 FILES = [path for package in ("pipelines", "t2t_repro") for path in (ROOT / package).rglob("*.py")]
 
 # Objects that go through a pipe between a program and its own child process.
-PIPED = {f"t2t_repro/{name}.py" for name in ("bench/traffic", "bench/load", "early_epoch")}
+PIPED = {f"t2t_repro/{name}.py" for name in ("bench/traffic", "bench/load", "training/early_epoch")}
 
 # What would run code that a file holds, if it were called.
 DANGEROUS = {

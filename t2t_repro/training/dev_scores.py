@@ -36,7 +36,7 @@ class DevScores:
         problem: The run's problem.
         trainer: Its model is scored, on its replicas and in its micro-batches.
         make_translator: Makes what translates the first `eval_sentences` dev sentences; called
-            when they are first translated, since it takes 0.3 s.
+            by the first report, since it takes 0.3 s.
         dev: The dev pairs as ids; perplexity is over all of them.
         workdir: The work directory, which gets the event file.
     """

@@ -16,7 +16,8 @@ import pytest
 
 from pipelines.toy import toy_ende
 from t2t_repro import config as configs
-from t2t_repro import early_epoch, experiment, run_text
+from t2t_repro import experiment, run_text
+from t2t_repro.training import early_epoch
 from t2t_repro.workdir import Workdir
 
 SETTINGS = {"bpe_dropout": 0.2, "auxiliary_tasks": True, "tokens_per_batch": 600}
@@ -167,9 +168,10 @@ def test_a_damaged_or_missing_file_is_none_and_nothing_is_written(copy, capfd):
 
 def test_that_process_has_the_code_of_this_one(prepared, tmp_path, monkeypatch):
     """Whatever lies in the current directory."""
-    package = tmp_path / "t2t_repro"
-    package.mkdir()
-    (package / "__init__.py").touch()
+    package = tmp_path / "t2t_repro" / "training"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
     (package / "early_epoch.py").write_text("print('another program')")
     monkeypatch.chdir(tmp_path)
     assert len(taken(prepared).split) == 2 * batches_of(prepared).pairs
@@ -179,7 +181,7 @@ def test_that_process_needs_no_tensorflow(prepared):
     code = """
 import sys
 from pathlib import Path
-from t2t_repro import early_epoch
+from t2t_repro.training import early_epoch
 from t2t_repro.workdir import Workdir
 workdir = Workdir(Path(sys.argv[1]))
 print(len(early_epoch.first_epoch(workdir.config(), workdir.path).split))

@@ -109,7 +109,7 @@ def _config(
 
 def _start(config: Config, workdir: Path) -> subprocess.Popen[bytes] | None:
     """Start the process, with the code of this one; return None if the system allows no more."""
-    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"],
