@@ -95,9 +95,7 @@ def marian(workload: Workload, attention: str) -> nn.Module:
     return MarianMTModel(config)
 
 
-def step_of(
-    peer: str, workload: Workload, bfloat16: bool, compiled: bool = False
-) -> Callable[[], float]:
+def step_of(peer: str, workload: Workload, bfloat16: bool, compiled: bool) -> Callable[[], float]:
     """Return a function that makes a training step and returns its loss."""
     torch.manual_seed(0)
     shape = workload.batch, workload.length
