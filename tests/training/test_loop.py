@@ -10,6 +10,7 @@ import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -125,6 +126,7 @@ def train(
             os.kill(os.getpid(), signal.SIGINT)
         return alter(trainer, step(source, target))
 
+    recording.get_concrete_function = step.get_concrete_function
     trainer.step = recording
     loop = Loop(
         *(trainer, config, batches_of(data), directory, run.report),
@@ -159,6 +161,23 @@ def epoch(data):
 @pytest.fixture(scope="module")
 def uninterrupted(data, epoch, tmp_path_factory):
     return train(data, tmp_path_factory.mktemp("whole"), train_steps=2 * epoch + 2)
+
+
+def test_the_step_is_traced_while_another_process_makes_the_first_epoch(data, tmp_path):
+    config, traced = config_with(train_steps=1), []
+    strategy, batching = default_strategy(), batches_of(data)
+    with strategy.scope():
+        model = Transformer(config.model, rows=400)
+    trainer = Trainer(model, config.train, strategy)
+
+    def for_epoch(epoch, begun):
+        traced.append(trainer.step.experimental_get_tracing_count())
+        return batching
+
+    waiting = SimpleNamespace(for_epoch=for_epoch, pairs=batching.pairs, place=None)
+    Loop(trainer, config, waiting, tmp_path, *[lambda *_: None] * 2, lambda: None).run()
+    assert traced == [1]
+    assert trainer.step.experimental_get_tracing_count() == 1
 
 
 SLOW = ("inside an epoch", "at its edge")
