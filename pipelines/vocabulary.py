@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PAD, EOS = 0, 1  # no BOS: the decoder starts from a zero vector
 _UNK = 2  # sentencepiece requires one; with byte pieces no text is encoded as it
 _FIRST_BYTE = 3  # ids 3 to 258 are the pieces <0x00> to <0xFF>
+SPECIAL_PIECES = _FIRST_BYTE + 256  # before the first piece of text
 # Two ids that no encoded text contains: the bytes 0x01 and 0x02 are control characters, which are
 # removed.
 MARKS = _FIRST_BYTE + 1, _FIRST_BYTE + 2
@@ -307,7 +308,7 @@ class Vocabulary:
     @cached_property
     def merges(self) -> Merges:
         """The merges from which the pieces are made, for BPE dropout."""
-        pieces, normal = self.pieces, _FIRST_BYTE + 256
+        pieces, normal = self.pieces, SPECIAL_PIECES
         # A special id or a byte is a symbol of its own.
         symbols = [tuple(piece) if i >= normal else (piece,) for i, piece in enumerate(pieces)]
         scores = [self._processor.get_score(i) for i in range(self.size)]
@@ -401,7 +402,7 @@ def _misfit(model: bytes) -> str:
     ids = spm.pad_id(), spm.eos_id(), spm.unk_id(), spm.bos_id()
     if ids != (PAD, EOS, _UNK, -1):
         return f"PAD, EOS, UNK and BOS have the ids {ids}, not {(PAD, EOS, _UNK, -1)}"
-    normal = _FIRST_BYTE + 256
+    normal = SPECIAL_PIECES
     if pieces[_FIRST_BYTE:normal] != [f"<0x{byte:02X}>" for byte in range(256)]:
         return f"ids {_FIRST_BYTE} to {normal - 1} are not the pieces of the 256 bytes"
     if not all(spm.get_score(i).is_integer() for i in range(normal, len(pieces))):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.errors import BadInput
+from pipelines.vocabulary import SPECIAL_PIECES
 from t2t_repro import config as configs
 from t2t_repro.config import Config
 
@@ -24,41 +25,48 @@ def fit(config: Config, pairs: Iterable[Mapping[str, str]], given: Mapping[str, 
     Raises:
         BadInput: the text is not small.
     """
-    words = count_words(pairs)
+    words, characters = count(pairs)
     if words > MOST_WORDS:
         raise BadInput(
             f"--variant={VARIANT}: wanted a training text of at most {MOST_WORDS:,} words, got "
             f"{words:,}; leave the variant out, and choose sizes as "
             f"configs/{config.problem}.yaml says"
         )
-    suited = sizes(words, given.get("train_steps"))
+    suited = sizes(words, characters, given.get("train_steps"))
     fitted = {name: value for name, value in suited.items() if name not in given}
     shown = ", ".join(f"{name} {value}" for name, value in fitted.items())
     print(f"{VARIANT}: {words:,} words to train on; {shown}", file=sys.stderr)
     return configs.override(config, fitted)
 
 
-def count_words(pairs: Iterable[Mapping[str, str]]) -> int:
-    """Return the number of words on the side that has more: some scripts have no spaces."""
+def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int]:
+    """Return the words on the side that has more, and the different characters on both sides.
+
+    The other side may be of a script without spaces, and of thousands of characters.
+    """
     source = target = 0
+    characters: set[str] = set()
     for pair in pairs:
         source += len(pair["source"].split())
         target += len(pair["target"].split())
-    return max(source, target)
+        characters.update(pair["source"], pair["target"])
+    return max(source, target), len(characters)
 
 
-def sizes(words: int, train_steps: int | None = None) -> dict[str, Any]:
-    """Return the settings that depend on the number of words of the training text.
+def sizes(words: int, characters: int, train_steps: int | None = None) -> dict[str, Any]:
+    """Return the settings that depend on the training text.
 
     Args:
         words: The number of words.
+        characters: The number of different characters, each of which may need a piece.
         train_steps: The number of updates; None chooses it, too.
     """
+    least = SPECIAL_PIECES + round(1.25 * characters)  # a quarter for what is longer
     # Multi30k has 13,000; half as many words are then seen 1.4 times as often.
     steps = train_steps or max(100 * round(130 * math.sqrt(words / 350_000)), 2_000)
     return {
         # At most 8,000, as Multi30k has; a vocabulary of half that size had 2 BLEU less there.
-        "vocabulary_size": min(max(100 * round(words / 4_000), 1_000), 8_000),
+        "vocabulary_size": max(min(max(100 * round(words / 4_000), 1_000), 8_000), least),
         "train_steps": steps,
         # The tasks gained BLEU on Multi30k in 13,000 updates, and lost some in 4,000.
         "auxiliary_tasks": steps >= 8_000,

@@ -6,6 +6,7 @@ import commands
 import pytest
 
 from pipelines.errors import BadInput
+from pipelines.vocabulary import Vocabulary
 from t2t_repro import config, low_resource
 
 MULTI30K = 350_000  # words
@@ -41,7 +42,9 @@ def test_as_many_words_as_multi30k_get_its_sizes():
 
 
 def test_fewer_words_get_fewer_pieces_and_updates():
-    sizes = [low_resource.sizes(words) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)]
+    sizes = [
+        low_resource.sizes(words, 100) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
+    ]
     for name in sizes[0]:
         values = [size[name] for size in sizes]
         assert values == sorted(values)
@@ -59,7 +62,21 @@ def test_words_are_those_of_the_side_that_has_more():
         {"source": "two words", "target": "\u4e24\u4e2a\u8bcd"},
         {"source": "", "target": "a b c"},
     ]
-    assert low_resource.count_words(text) == 4
+    assert low_resource.count(text) == (4, len(set("two words\u4e24\u4e2a\u8bcda b c")))
+
+
+def test_a_script_of_thousands_of_characters_gets_a_vocabulary_that_can_be_learnt():
+    """As Chinese: 3,000 characters, and 97,000 words."""
+    symbols = [chr(0x4E00 + number) for number in range(3_000)]
+    lines = ["".join(symbols[start::97]) for start in range(97)] * 40
+    text = [{"source": "word " * 25, "target": line} for line in lines]
+    words, characters = low_resource.count(text)
+    assert (words, characters) == (97_000, 3_005)
+    size = low_resource.sizes(words, characters)["vocabulary_size"]
+    with pytest.raises(BadInput, match="need at least"):
+        Vocabulary.learn((text for pair in text for text in pair.values()), words // 40)
+    learnt = Vocabulary.learn((text for pair in text for text in pair.values()), size)
+    assert learnt.size == size
 
 
 def test_what_the_user_gives_stays(capsys):
@@ -91,7 +108,7 @@ def test_a_run_keeps_what_it_was_given_at_its_start(tmp_path, capfd):
     words = int(words.replace(",", ""))
     assert 4 * 850 < words < 4 * 900  # of the 900 pairs, about 18 are held out for dev and test
     assert first.data.vocabulary_size == 300
-    assert first.train.train_steps == low_resource.sizes(words)["train_steps"]
+    assert first.train.train_steps == low_resource.sizes(words, 20)["train_steps"]
     assert commands.call("prepare", *flags) == 0
     assert "low_resource:" not in capfd.readouterr().err  # the words are not counted again
     assert config.load(tmp_path / "run" / "config.yaml") == first

@@ -48,7 +48,8 @@ class AuxiliaryTasks:
         if cells > _MOST_CELLS:
             raise BadInput(
                 "auxiliary_tasks: wanted a small corpus, at most about 400,000 captions; this one "
-                f"has {len(self.split):,} pairs, which are too many or too long: leave it out"
+                f"has {len(self.split):,} pairs, which are too many or too long: give "
+                "--auxiliary_tasks=false"
             )
 
     def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
