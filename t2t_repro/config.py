@@ -261,7 +261,7 @@ class Train:
     max_tokens_per_replica: int | None = setting(
         None,
         "maximum tokens per side in a micro-batch; overrides an --accumulate that is too small; "
-        "auto: as many as fit in the memory, found by trial",
+        "auto, or 0: as many as fit in the memory, found by trial",
         low=0,
         high=100_000_000,
         words={"auto": AUTO},

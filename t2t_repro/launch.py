@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from pipelines.errors import BadInput
+from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
@@ -157,9 +158,17 @@ def _micro_batches(
     replicas = count_replicas()
     try:
         config = workdir.config_to_train(problem, variant, overrides)
+        pieces = _vocabulary_size(config, workdir)
     except (BadInput, OSError):
         return 1  # all workers raise the error together later
-    return count_micro_batches(config, replicas)
+    return count_micro_batches(config, replicas, pieces)
+
+
+def _vocabulary_size(config: Config, workdir: Workdir) -> int:
+    """Return the pieces of the run's vocabulary, or how many it is going to learn."""
+    given = config.data.vocabulary or config.train.init_from
+    place = workdir.path if workdir.holds_run else given
+    return Vocabulary.given(place).size if place else config.data.vocabulary_size
 
 
 def _end_without(gone: WorkerGone, workdir: Workdir) -> NoReturn:

@@ -7,10 +7,12 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from pipelines.buckets import LEAST_ROWS
 from pipelines.errors import BadInput
 from t2t_repro.config import AUTO, Config, Model, Train
 from t2t_repro.distributed.machine import linux_bytes
@@ -22,25 +24,33 @@ _MARGIN = 1.2
 # Share of the free memory that a trial on a CPU may take: thousands of steps fragment memory more
 # than two steps do.
 _SHARE = 0.7
+_GROUP = Path("/sys/fs/cgroup")  # of a container
 
 
-def count_micro_batches(config: Config, replicas: int) -> int:
+def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> int:
     """Return into how many micro-batches each replica divides its share, at least `accumulate`.
 
     With `max_tokens_per_replica` at `auto`, 1, 2, 4, ... times as many are tried on one device. The
     tried batch is the worst case: sentences of `max_length`, where attention weights count most.
+    Padding that `count_padding` leaves uncounted comes on top of it, in either case.
+
+    Args:
+        config: The run's configuration.
+        replicas: How many replicas share a batch.
+        vocabulary_size: Rows of the shared matrix, if `embedding_rows` does not say.
 
     Raises:
         BadInput: not even one sentence at a time fits.
     """
-    train, data = config.train, config.data
-    count, share = train.accumulate, -(-data.tokens_per_batch // replicas)
+    train, data, count = config.train, config.data, config.train.accumulate
+    # A batch has `LEAST_ROWS` rows or more, even of the longest sentences.
+    share = -(-max(data.tokens_per_batch, LEAST_ROWS * data.max_length) // replicas)
     if train.max_tokens_per_replica is None:
         return count
     if train.max_tokens_per_replica != AUTO:
         return max(count, -(-share // train.max_tokens_per_replica))
-    rows = config.model.embedding_rows or data.vocabulary_size
-    length = min(data.max_length, share)
+    rows = config.model.embedding_rows or vocabulary_size
+    length = data.max_length
     while True:
         pairs = max(1, round(_MARGIN * share / count / length))
         # The second step has sentences of another length, when memory is already fragmented.
@@ -152,7 +162,8 @@ def _available() -> int:
     """Return the free bytes of this machine, or of its container."""
     left = linux_bytes("/proc/meminfo", "MemAvailable")
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
-        group = Path("/sys/fs/cgroup")
-        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        left = min(left, limit - used)
+        limit, used = (int((_GROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        # Files that were read: the system drops them when a program wants their memory.
+        files = re.search(r"^inactive_file (\d+)$", (_GROUP / "memory.stat").read_text(), re.M)
+        left = min(left, limit - used + (int(files[1]) if files else 0))
     return left

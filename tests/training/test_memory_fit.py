@@ -4,12 +4,16 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from pipelines.buckets import choose_buckets
 from pipelines.errors import BadInput
-from t2t_repro import config
+from pipelines.vocabulary import Vocabulary
+from t2t_repro import config, launch
 from t2t_repro.config import Model, Train
 from t2t_repro.training import memory_fit
+from t2t_repro.workdir import Workdir
 
 MIB = 1 << 20
 # Nearly all weights are the vocabulary's: 37,000 x 16.
@@ -22,12 +26,14 @@ def tokens_per_batch(count, **changes):
 
 
 def test_a_limit_gives_the_least_parts_that_keep_to_it():
-    assert memory_fit.count_micro_batches(tokens_per_batch(25_000), replicas=1) == 1
+    assert (
+        memory_fit.count_micro_batches(tokens_per_batch(25_000), replicas=1, vocabulary_size=0) == 1
+    )
     for limit, replicas, parts in [(25_000, 1, 1), (24_999, 1, 2), (5_000, 1, 5), (5_000, 2, 3)]:
         limited = tokens_per_batch(25_000, max_tokens_per_replica=limit)
-        assert memory_fit.count_micro_batches(limited, replicas) == parts
+        assert memory_fit.count_micro_batches(limited, replicas, 0) == parts
     both = tokens_per_batch(25_000, max_tokens_per_replica=12_500, accumulate=4)
-    assert memory_fit.count_micro_batches(both, replicas=1) == 4
+    assert memory_fit.count_micro_batches(both, 1, 0) == 4
 
 
 def trials(monkeypatch, fits):
@@ -45,16 +51,58 @@ def trials(monkeypatch, fits):
 def test_auto_divides_until_the_worst_batch_fits(monkeypatch):
     tried = trials(monkeypatch, fits=8_000)
     auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
-    assert memory_fit.count_micro_batches(auto, replicas=1) == 4
+    assert memory_fit.count_micro_batches(auto, 1, 0) == 4
     # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of 128 pieces.
     assert tried == [(40_960, (pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (117, 59, 29)]
-    assert memory_fit.count_micro_batches(auto, replicas=4) == 1
+    assert memory_fit.count_micro_batches(auto, 4, 0) == 1
 
 
 def test_auto_says_what_to_do_where_not_one_sentence_fits(monkeypatch):
     trials(monkeypatch, fits=255)
+    auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
     with pytest.raises(BadInput, match=r"not even one pair of 256 .* --max_length"):
-        memory_fit.count_micro_batches(tokens_per_batch(25_000, max_tokens_per_replica="auto"), 1)
+        memory_fit.count_micro_batches(auto, 1, 0)
+
+
+def test_the_worst_batch_has_nine_of_the_longest_sentences_whatever_the_budget(monkeypatch):
+    lengths = np.full(5_000, 512)
+    (rows,) = choose_buckets(lengths, lengths, tokens_per_batch=2_048, max_shapes=1).rows
+    tried = trials(monkeypatch, fits=10**6)
+    small = {"tokens_per_batch": 2_048, "max_length": 512, "embedding_rows": None}
+    auto = config.resolve("wmt14_ende", overrides=small | {"max_tokens_per_replica": "auto"})
+    assert memory_fit.count_micro_batches(auto, 1, vocabulary_size=777) == 1
+    ((pieces, (pairs, *_), _),) = tried
+    assert pieces == 777
+    assert pairs >= rows > 2_048 // 512
+    limited = config.resolve("wmt14_ende", overrides=small | {"max_tokens_per_replica": 2_048})
+    parts = memory_fit.count_micro_batches(limited, 1, 0)
+    assert rows * 512 / parts <= 2_048
+
+
+def test_auto_tries_the_vocabulary_that_the_run_will_have(tmp_path, monkeypatch):
+    tried = trials(monkeypatch, fits=10**6)
+    learnt = Vocabulary.learn(["a word"] * 50, 270)
+    learnt.save(tmp_path)
+    files = {f"{side}_files": [str(tmp_path / side)] for side in ("source", "target")}
+    flags = files | {"vocabulary": str(tmp_path), "max_tokens_per_replica": "auto"}
+    launch._micro_batches("parallel_text", None, Workdir(tmp_path / "run"), flags)
+    assert tried[0][0] == 270
+
+
+def test_files_that_were_read_do_not_fill_a_container(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_fit, "_GROUP", tmp_path)
+    written = {
+        "max": f"{3 * MIB}",
+        "current": f"{2 * MIB}",
+        "stat": f"anon 7\ninactive_file {MIB}\n",
+    }
+    for name, text in written.items():
+        (tmp_path / f"memory.{name}").write_text(text)
+    assert memory_fit._available() == 2 * MIB
+    (tmp_path / "memory.stat").write_text("anon 7\n")
+    assert memory_fit._available() == MIB
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_fit._available() > 100 * MIB
 
 
 @pytest.fixture(scope="module")
