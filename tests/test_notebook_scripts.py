@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -38,6 +39,12 @@ def test_held_out_captions_are_not_trained_on(tmp_path):
     known = {word for line in training for word in line.split()}
     assert all(set(line.split()) - known for line in sets[0])
     assert not all(set(line.split()) - known for line in sets[1])
+    plain = tmp_path / "plain"
+    shutil.copytree(MULTI30K / "tok", plain / "tok")
+    subprocess.run(["gunzip", *(plain / "tok").glob("*.gz")], check=True)
+    script("held_out.py", plain, tmp_path / "again")
+    for path in (tmp_path / "sets").iterdir():
+        assert (tmp_path / "again/sets" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_sentences_are_grouped_by_their_rarest_word(tmp_path):

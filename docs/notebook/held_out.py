@@ -1,7 +1,7 @@
 """Hold out two sets of Multi30k's training captions: python docs/notebook/held_out.py FROM TO.
 
-FROM/tok holds Multi30k's lower-cased tokenised files. TO/tok gets them with 2,000 training captions
-fewer, as `--data_dir=TO`, and TO/sets these captions:
+FROM/tok holds Multi30k's lower-cased tokenised files, plain or as .gz. TO/tok gets them with 2,000
+training captions fewer, as `--data_dir=TO`, and TO/sets these captions:
 
 - rare: 1,000 in which an English word occurs that no other training caption has, so that a model
   trained on TO meets a word that it has never seen.
@@ -11,7 +11,6 @@ fewer, as `--data_dir=TO`, and TO/sets these captions:
 import collections
 import gzip
 import random
-import shutil
 import sys
 from pathlib import Path
 
@@ -26,8 +25,8 @@ def main(source: Path, target: Path) -> None:
     for name in ("val", "test_2016_flickr"):
         for side in SIDES:
             file = f"tok/{name}.lc.norm.tok.{side}"
-            shutil.copyfile(source / file, target / file)
-    training = [_lines(source / f"tok/train.lc.norm.tok.{side}.gz") for side in SIDES]
+            (target / file).write_bytes(_content(source / file))
+    training = [_lines(source / f"tok/train.lc.norm.tok.{side}") for side in SIDES]
     sets = _sets(training[0])
     left = sorted(set(range(len(training[0]))) - set(sets["rare"]) - set(sets["held_out"]))
     for side, lines in zip(SIDES, training, strict=True):
@@ -47,8 +46,15 @@ def _sets(english: list[str]) -> dict[str, list[int]]:
     return {"rare": sorted(rare), "held_out": sorted(others)}
 
 
+def _content(path: Path) -> bytes:
+    """Return the content of a file, which may be stored as <path>.gz."""
+    if path.exists():
+        return path.read_bytes()
+    return gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes())
+
+
 def _lines(path: Path) -> list[str]:
-    return gzip.decompress(path.read_bytes()).decode().removesuffix("\n").split("\n")
+    return _content(path).decode().removesuffix("\n").split("\n")
 
 
 def _text(lines: list[str], chosen: list[int]) -> bytes:

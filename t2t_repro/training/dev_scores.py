@@ -11,6 +11,7 @@ from tensorboard.plugins.hparams import api as hparams
 from tqdm import tqdm
 
 from pipelines.batching import Batching
+from pipelines.errors import BadInput
 from pipelines.shards import EncodedSplit
 from t2t_repro import config as configs
 from t2t_repro.config import Config, Data
@@ -104,6 +105,9 @@ class DevScores:
         Returns:
             The perplexity and, if sentences were translated, the main score, by name; in other
             workers than the chief the perplexity alone.
+
+        Raises:
+            BadInput: the memory is too little to translate.
         """
         batches = _each_pair_once(self.dev, self.config.data)
         scores = {"perplexity": self.perplexity.of(batches)}
@@ -122,7 +126,14 @@ class DevScores:
 
     def _translate(self, step: int) -> tuple[str, float]:
         """Translate the dev sentences and return the problem's main score: (name, value)."""
-        scores, hypotheses = score_pairs(self.translator, self.problem, self.config, self.pairs)
+        try:
+            scores, hypotheses = score_pairs(self.translator, self.problem, self.config, self.pairs)
+        except tf.errors.ResourceExhaustedError as error:
+            raise BadInput(
+                f"dev scores: too little memory to translate ({str(error).splitlines()[0]}); the "
+                "checkpoint is saved, and the same command with --eval_sentences=0 resumes without "
+                "translating"
+            ) from None
         sources, references = ([pair[side] for pair in self.pairs] for side in ("source", "target"))
         with self.writer.as_default(step):
             tf.summary.text("dev/samples", _table(sources, references, hypotheses))

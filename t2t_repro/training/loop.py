@@ -140,12 +140,14 @@ class Loop:
     def peak_tflops(self) -> float:
         """TFLOPS of all devices: from the data sheet of a known GPU, otherwise measured here.
 
-        The measurement multiplies two matrices of width 1,024.
+        The measurement multiplies two matrices of width 1,024 on one device.
         """
         precision, devices = self.config.train.precision, device_names(self.trainer.strategy)
         if known := sustained(devices[0], precision):
-            return known.tflops * len(devices) * self.cluster.size
-        return matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3 * self.cluster.size
+            each = known.tflops
+        else:
+            each = matmul_gflops(precision.removeprefix("mixed_"), 1, 1024) / 1e3
+        return each * len(devices) * self.cluster.size
 
     def _check_place(self, step: int) -> None:
         """Raise BadInput unless all workers resume from one step and train on the same pairs.

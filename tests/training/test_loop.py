@@ -30,6 +30,7 @@ from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro import experiment
+from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoints import average_last
@@ -178,6 +179,20 @@ def test_the_step_is_traced_while_another_process_makes_the_first_epoch(data, tm
     Loop(trainer, config, waiting, tmp_path, *[lambda *_: None] * 2, lambda: None).run()
     assert traced == [1]
     assert trainer.step.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(("device", "one"), [("NVIDIA A10", 3.0), ("NVIDIA H100 80GB HBM3", None)])
+def test_peak_is_that_of_all_devices(device, one, monkeypatch):
+    """Where the data sheet is not known, one device is measured."""
+    monkeypatch.setattr("t2t_repro.training.loop.device_names", lambda strategy: [device] * 4)
+    monkeypatch.setattr("t2t_repro.training.loop.matmul_gflops", lambda *_: 3_000.0)
+    one = one or sustained(device, "float32").tflops
+    worker = SimpleNamespace(
+        config=config_with(),
+        cluster=SimpleNamespace(size=2),
+        trainer=SimpleNamespace(strategy=None),
+    )
+    assert Loop.peak_tflops.func(worker) == pytest.approx(8 * one)
 
 
 SLOW = ("inside an epoch", "at its edge")
