@@ -37,10 +37,15 @@ class LoadedModel:
         model of a parsing problem returns a tree in brackets for each sentence.
 
         Raises:
-            TypeError: `sentences` is one string.
+            TypeError: `sentences` is one string, or one of them is not a string.
         """
         if isinstance(sentences, str):
             raise TypeError("sentences: wanted a list of strings, got one string")
+        sentences = list(sentences)
+        for number, sentence in enumerate(sentences):
+            if not isinstance(sentence, str):
+                kind = type(sentence).__name__
+                raise TypeError(f"sentences: wanted strings, got {kind} at {number}")
         lines = [best for (best,) in self._lines(sentences, _WINDOW)]
         if cut := [number for number, line in enumerate(lines) if line.cut]:
             warnings.warn(f"too long, the end was cut off: sentences {cut}", stacklevel=2)

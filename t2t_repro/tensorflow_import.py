@@ -28,7 +28,7 @@ def quiet() -> None:
     No other thread may import anything meanwhile: it would not find what is kept away.
 
     Raises:
-        BadInput: a limit on this process leaves no room for TensorFlow.
+        BadInput: a limit on this process leaves no room for TensorFlow, or it is not installed.
     """
     _check_limit()
     if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
@@ -47,8 +47,14 @@ def _import() -> ModuleType:
     """Import TensorFlow and Keras, which has to use TensorFlow whatever the user's default is."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     with _absent(*_NOT_NEEDED), _no_collection():
-        import keras  # noqa: F401
-        import tensorflow as tf
+        try:
+            import keras  # noqa: F401
+            import tensorflow as tf
+        except ModuleNotFoundError as error:
+            package, *_ = str(error.name).split(".")
+            raise BadInput(
+                f"wanted the package {package}, which is not installed; pip install t2t_repro"
+            ) from None
     return tf
 
 

@@ -50,6 +50,8 @@ def test_no_run_and_no_export(tmp_path):
 def test_one_string_is_not_a_list_of_strings(export):
     with pytest.raises(TypeError, match="wanted a list of strings, got one string"):
         t2t_repro.load(export).translate("The old house.")
+    with pytest.raises(TypeError, match="wanted strings, got NoneType at 1"):
+        t2t_repro.load(export).translate(["The old house.", None])
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """What a command imports with TensorFlow, in a process of its own."""
 
+import subprocess
+import sys
+
 import commands
 import pytest
 
@@ -21,6 +24,25 @@ def test_large_packages_are_imported_only_when_they_are_needed(environment):
     assert set(printed[0].split()) == {"tensorflow", "keras"}
     assert printed[1].startswith("tensorflow ")
     assert "Figure" in printed[1]
+
+
+@pytest.mark.parametrize("package", ["tensorflow", "keras"])
+def test_a_missing_package_is_named(package):
+    """As where an export without TensorFlow is the only thing to be served."""
+    code = f"""
+import sys
+sys.modules["{package}"] = None
+from t2t_repro import cli, tensorflow_import
+cli.run(tensorflow_import.quiet)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=commands.environment())
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert (
+        line
+        == f"error: wanted the package {package}, which is not installed; pip install t2t_repro"
+    )
 
 
 def test_no_garbage_is_collected_during_the_import():

@@ -205,7 +205,8 @@ class Batcher:
         size = min(self._batch_size, math.ceil(len(like) / idle))
         first = min(like.index(front) // size * size, len(like) - size)
         batch = _fitting(like[first : first + size], front)
-        self._turn = max(self._turn, front.place[0])
+        # Newcomers join the next turn; else a stream of them would hold it up forever.
+        self._turn = max(self._turn, front.place[0] + 1)
         taken = set(map(id, batch))
         self._set([each for each in self._waiting if id(each) not in taken])
         return batch

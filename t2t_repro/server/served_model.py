@@ -49,7 +49,8 @@ class Version:
             self.description = await first.start()
             await asyncio.gather(*(worker.start() for worker in others))
         except BaseException:
-            self._stop()
+            for worker in self._workers:
+                worker.kill()
             raise
         self.batcher = Batcher(
             [worker.run for worker in self._workers],
@@ -62,17 +63,14 @@ class Version:
     async def close(self) -> None:
         """Answer what waits, then end the workers."""
         await self.batcher.close()
-        self._stop()
+        for worker in self._workers:
+            worker.stop()
 
     def kill(self) -> None:
         """End at once, without answering."""
         self.batcher.cancel()
         for worker in self._workers:
             worker.kill()
-
-    def _stop(self) -> None:
-        for worker in self._workers:
-            worker.stop()
 
 
 class ServedModel:

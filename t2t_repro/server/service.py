@@ -8,6 +8,7 @@ import socket
 import sys
 
 import uvicorn
+from starlette.applications import Starlette
 
 from pipelines.errors import BadInput
 from t2t_repro.server.access import log_to_stderr
@@ -19,6 +20,7 @@ from t2t_repro.server.served_model import ServedModel
 
 _log = logging.getLogger(__name__)
 _SIGNALS = signal.SIGTERM, signal.SIGINT
+_MOST_HEAD = 1 << 16  # bytes of a request's head
 _FILES = 4096  # that may be open at once: connections, and the pipes of the workers
 
 
@@ -71,22 +73,26 @@ def _bind(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def http_config(app: Starlette, options: Options) -> uvicorn.Config:
+    """Return how uvicorn serves an application."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=int(options.timeout_s) + 1,
+        server_header=False,
+        h11_max_incomplete_event_size=_MOST_HEAD,
+    )
+
+
 async def _serve(options: Options, listening: socket.socket) -> None:
     metrics = Metrics()
     model = ServedModel(options, metrics)
     await model.start()
     app = make_app(model, options, metrics)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            http=Connection,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=int(options.timeout_s) + 1,
-            server_header=False,
-        )
-    )
+    server = uvicorn.Server(http_config(app, options))
     watching = asyncio.create_task(model.watch())
     listening.listen(MOST)  # from here on a connection waits to be accepted
     host, port = listening.getsockname()[:2]

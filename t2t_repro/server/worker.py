@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
+from pipelines.errors import BadInput
 from t2t_repro.server import engine
 from t2t_repro.server.engine import Batch, Description
 
@@ -40,7 +41,7 @@ class Worker:
         """Start the process and open the export in it.
 
         Raises:
-            BadInput: the export is not usable; the process has ended.
+            BadInput: the export is not usable, or the process died of it; the process has ended.
         """
         self.stop()
         self._pool = ProcessPoolExecutor(
@@ -49,8 +50,12 @@ class Worker:
         try:
             self._process = await self._call(os.getpid)
             description: Description = await self._call(engine.load, self._export, self._threads)
+        except BrokenProcessPool:
+            raise BadInput(
+                f"{self._export}: its process ended while it loaded, perhaps for lack of memory"
+            ) from None
         except BaseException:
-            self.stop()
+            self.kill()  # it may go on loading for long
             raise
         return description
 

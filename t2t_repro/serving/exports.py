@@ -69,8 +69,10 @@ def litert(path: Path, n_best: int = 1) -> Lines:
 
 
 def _open_saved_model(path: Path, threads: int | None = None) -> Translator:
-    from t2t_repro.serving.saved_model_translator import Translator
-
+    try:
+        from t2t_repro.serving.saved_model_translator import Translator
+    except ModuleNotFoundError as error:
+        raise BadInput(_missing(path, _package(error))) from None
     return Translator(path, threads)
 
 
@@ -78,7 +80,7 @@ def _open_litert(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving import litert_translator
     except ImportError:
-        raise BadInput(_missing(path, "ai-edge-litert", "litert")) from None
+        raise BadInput(_missing(path, "ai-edge-litert", "[litert]")) from None
     export_files.check_regular(path, "model.tflite")
     export_files.decode(path, export_files.settings(path))
     try:
@@ -91,13 +93,15 @@ def _open_ctranslate2(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving import ctranslate2_translator
     except ImportError:
-        raise BadInput(_missing(path, "ctranslate2", "ctranslate2")) from None
+        raise BadInput(_missing(path, "ctranslate2", "[ctranslate2]")) from None
     return ctranslate2_translator.Translator(path, threads)
 
 
 def _open_preset(path: Path, threads: int | None = None) -> Translator:
-    from t2t_repro.serving.keras_preset import Translator
-
+    try:
+        from t2t_repro.serving.keras_preset import Translator
+    except ModuleNotFoundError as error:
+        raise BadInput(_missing(path, _package(error))) from None
     return Translator(path, threads)
 
 
@@ -117,11 +121,14 @@ def is_export(path: Path) -> bool:
 def newest_version(path: Path) -> Path:
     """Return the folder of the greatest version in an export directory; else the path itself.
 
+    A folder that is no export counts only if there is no better one, as for the server.
+
     Raises:
         BadInput: the directory cannot be read.
     """
     try:
-        versions = [child for child in path.iterdir() if child.name.isdecimal()]
+        versions = [child for child in path.iterdir() if child.name.isdecimal() and child.is_dir()]
+        versions = [child for child in versions if is_export(child)] or versions
     except (FileNotFoundError, NotADirectoryError):
         return path
     except OSError as error:
@@ -150,6 +157,8 @@ def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
         while chunk := list(islice(iterator, window)):
             try:
                 translations = translator.nbest(chunk, n_best)
+            except MemoryError:
+                raise
             # A foreign model may load and fail later; each engine has exceptions of its own.
             except Exception as error:
                 raise export_files.unusable(path, f"it does not translate: {error}") from error
@@ -158,8 +167,13 @@ def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
     return rows
 
 
-def _missing(path: Path, package: str, extra: str) -> str:
+def _package(error: ModuleNotFoundError) -> str:
+    """Return the package that an import has not found, of which it may have wanted a module."""
+    return str(error.name).partition(".")[0]
+
+
+def _missing(path: Path, package: str, extra: str = "") -> str:
     return (
         f"{path}: wanted the package {package}, which is not installed; "
-        f'pip install "t2t_repro[{extra}]"'
+        f'pip install "t2t_repro{extra}"'
     )

@@ -21,6 +21,7 @@ parser = pytest.importorskip("prometheus_client.parser")
 app = pytest.importorskip("t2t_repro.server.app")
 connection = pytest.importorskip("t2t_repro.server.connection")
 metrics = pytest.importorskip("t2t_repro.server.metrics")
+service = pytest.importorskip("t2t_repro.server.service")
 
 PREDICT = "/v1/models/ende:predict"
 BODY = json.dumps({"instances": ["Hello."]}).encode()
@@ -61,14 +62,8 @@ class Site:
         self.port = self.listening.getsockname()[1]
         given = {"model_name": "ende", "max_body_kb": 1, "timeout_s": 1} | options
         options = Options(None, **given)
-        config = uvicorn.Config(
-            app.make_app(self.model, options, metrics.Metrics()),
-            http=connection.Connection,
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=1,
-        )
-        self.server = uvicorn.Server(config)
+        made = app.make_app(self.model, options, metrics.Metrics())
+        self.server = uvicorn.Server(service.http_config(made, options))
         self.thread = threading.Thread(target=self.server.run, args=[[self.listening]])
         self.thread.start()
 
@@ -160,6 +155,18 @@ def records(sites, caplog):
         return record.name == "t2t_repro.access"
 
     return records
+
+
+@pytest.mark.parametrize(("cookies", "status"), [(60, b"200"), (80, b"400")])
+def test_a_head_of_up_to_64_kib_is_read_in_whatever_parts_it_comes(site, cookies, status):
+    lines = [f"Cookie: {'c' * 1000}"] * cookies + ["Connection: close"]
+    data = head(*lines, f"Content-Length: {len(BODY)}") + BODY
+    with site().connect() as client:
+        for start in range(0, len(data), 8192):
+            with contextlib.suppress(ConnectionError):
+                client.sendall(data[start : start + 8192])
+            time.sleep(0.01)
+        assert everything(client).split()[1] == status
 
 
 # Who may

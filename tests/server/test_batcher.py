@@ -115,6 +115,26 @@ def test_two_requests_of_many_lines_take_turns():
     asyncio.run(main())
 
 
+def test_a_stream_of_single_lines_does_not_hold_up_a_request_of_many():
+    """Each batch of the singles is followed by as many new ones, as from 16 busy clients."""
+
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker], batch_size=16)
+        tasks = await started(queue, ["first"], [f"many {i:03}" for i in range(64)])
+        many = tasks[1]
+        for number in range(20):
+            tasks += await started(queue, *([[f"single {number}.{i:02}"] for i in range(16)]))
+            worker.go.release()
+            await settle()
+        assert many.done()
+        worker.free()
+        await asyncio.gather(*tasks)
+        await queue.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("long", ["x" * 401, list(range(2, 103))], ids=["text", "ids"])
 def test_one_worker_is_kept_for_short_sentences(long):
     async def main():

@@ -105,6 +105,36 @@ def test_an_export_that_is_gone_for_a_while_stops_the_worker_for_that_while(run,
     run(main)
 
 
+def test_a_process_that_dies_while_it_loads_makes_the_export_unusable(run, tmp_path):
+    """As one that the system ends for lack of memory."""
+
+    async def main(worker):
+        (tmp_path / "large").touch()
+        with pytest.raises(BadInput, match="ended while it loaded, perhaps for lack of memory"):
+            await worker.run("serving_default", ["deadly"])
+        (tmp_path / "large").unlink()
+        ((_, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+
+    run(main)
+
+
+def test_a_process_that_still_loads_is_killed_when_it_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "engine", deadly_engine)
+    (tmp_path / "far").touch()
+
+    async def main():
+        task = asyncio.create_task(Worker(tmp_path, 1, 1.0).start())
+        while not (text := loading.read_text() if loading.exists() else ""):
+            await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait({task})
+        return int(text)
+
+    loading = tmp_path / "loading"
+    wait_for_end(Path("/proc") / str(asyncio.run(main())))
+
+
 def test_a_process_is_killed_whatever_it_does(run):
     async def main(worker):
         ((pid, _),), _ = await worker.run("serving_default", ["a"])
@@ -166,8 +196,12 @@ def test_it_ends_with_the_server(tmp_path):
         timeout=60,
     )
     assert done.returncode == -signal.SIGKILL
-    directory = Path("/proc") / done.stdout.decode().strip()
+    wait_for_end(Path("/proc") / done.stdout.decode().strip())
+
+
+def wait_for_end(process):
+    """Wait until a process is gone, given its directory in /proc."""
     until = time.monotonic() + 30
-    while directory.exists() and "zombie" not in (directory / "status").read_text():
+    while process.exists() and "zombie" not in (process / "status").read_text():
         assert time.monotonic() < until, "the worker is still there"
         time.sleep(0.05)

@@ -2,8 +2,10 @@
 
 import functools
 import json
+import re
 import shutil
 from itertools import islice
+from types import SimpleNamespace
 
 import commands
 import numpy as np
@@ -98,6 +100,9 @@ def test_versions_are_ordered_as_numbers(tmp_path):
         (tmp_path / name).mkdir()
     assert exports.newest_version(tmp_path) == tmp_path / "10"
     assert exports.newest_version(tmp_path / "9") == tmp_path / "9"
+    (tmp_path / "9" / "model.tflite").touch()
+    (tmp_path / "11").touch()
+    assert exports.newest_version(tmp_path) == tmp_path / "9"  # no other is an export
 
 
 def test_neither_run_nor_export(tmp_path):
@@ -190,6 +195,34 @@ def test_two_formats_load_without_tensorflow(made, name):
     (expected,) = t2t_repro.load(made(name)).translate(["The old house is not small."])
     done = commands.python("-c", WITHOUT, made(name))
     assert done.stdout.decode() == f"[] {expected}\n"
+
+
+@pytest.mark.parametrize("file", ["saved_model.pb", "model.weights.h5"])
+def test_the_others_say_that_they_need_it(file, tmp_path):
+    (tmp_path / file).touch()
+    code = """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+import t2t_repro
+from pipelines.errors import BadInput
+try:
+    t2t_repro.load(sys.argv[1])
+except BadInput as error:
+    print(error)
+"""
+    (line,) = commands.python("-c", code, tmp_path).stdout.decode().splitlines()
+    assert re.fullmatch(
+        r".*: wanted the package (tensorflow|keras), .*; pip install \"t2t_repro\"", line
+    )
+
+
+def test_too_little_memory_is_no_fault_of_the_export(tmp_path):
+    def nbest(sentences, count):
+        raise MemoryError("bad_alloc")
+
+    lines = exports._lines(SimpleNamespace(beam_size=4, nbest=nbest), tmp_path, 1)
+    with pytest.raises(MemoryError):
+        list(lines(["a"], 1))
 
 
 @pytest.mark.parametrize("name", FORMATS)
