@@ -17,6 +17,8 @@ import numpy as np
 
 # Eight replicas each get a row of every batch, and the last row of a batch may be empty.
 LEAST_ROWS = 9
+# The most rows of a batch beyond its budget: 26 pairs are not enough for three batches of 9.
+WORST_ROWS = (3 * LEAST_ROWS - 1) // 2
 # A bucket fills at least this many batches, so that two pairs of one batch seldom meet again in the
 # next epoch, and no batch is cut short. On Multi30k with 4,096 tokens, minima of 1, 2 and 4 leave
 # 3, 6 and 9 % of the cells empty, and two pairs of a batch meet again in 49, 29 and 16 % of cases.

@@ -214,6 +214,9 @@ class Corpus:
     def _encode_train(self, beam_options: list[str] | None = None) -> Description:
         """Encode missing shards of the training split, here or, given options, on Apache Beam."""
         vocabulary, limit, directory = self.vocabulary, self.max_length, self._train_directory
+        if (self.is_settled or self.shared) and storage.names(directory):
+            read = (block_fingerprint(pairs) for _, pairs in blocks(self._train_text()))
+            self._check_text(text_fingerprint(read))  # before another text replaces good shards
         if beam_options is None:
             manifest = encode_split(self._train_text, vocabulary, limit, directory, self.filters)
         else:
@@ -224,11 +227,16 @@ class Corpus:
             )
         if manifest["text"] != self._text_fingerprint:
             storage.remove(directory, MANIFEST)
+        self._check_text(manifest["text"])
+        return manifest
+
+    def _check_text(self, fingerprint: str) -> None:
+        """Raise BadInput if a training text is not that of the vocabulary."""
+        if fingerprint != self._text_fingerprint:
             raise BadInput(
                 f"the training text is not the text that {self.workdir / FILES[0]} was learnt "
                 "from; bring that text back, or begin a new run in another --workdir"
             )
-        return manifest
 
     def _local_train(self) -> str:
         """Return the directory of the training split, copied here if it lies at an address."""

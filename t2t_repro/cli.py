@@ -84,7 +84,7 @@ class Parser(argparse.ArgumentParser):
             import argcomplete
 
             argcomplete.autocomplete(self)  # answers, and ends the process
-        args = sys.argv[1:] if args is None else args
+        args = [_with_home(word) for word in (sys.argv[1:] if args is None else args)]
         _check_words(args)
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -100,6 +100,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise BadInput, in place of argparse's usage and exit."""
         raise BadInput(message)
+
+
+def _with_home(word: str) -> str:
+    """Expand `~` at the start of a flag's value, as in --workdir=~/run, which a shell leaves."""
+    flag, equals, value = word.partition("=")
+    if flag.startswith("--") and (value == "~" or value.startswith("~/")):
+        value = os.path.expanduser(value)
+    return flag + equals + value
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -40,7 +40,12 @@ def print_model(experiment: Experiment, micro_batches: int) -> None:
 
 
 def record_cost(experiment: Experiment, loop: Loop) -> None:
-    """Print what training has cost so far, and write it to results.json."""
+    """Print what training has cost so far, and write it to results.json.
+
+    A start that made no step, perhaps on another machine, leaves there what was written before.
+    """
+    if not loop.made and "cost" in experiment.workdir.results():
+        return
     model = experiment.model
     spent = cost.run_cost(
         model.config,

@@ -114,6 +114,16 @@ def test_bad_value(arguments, words):
     assert words in refusal("train", *arguments)
 
 
+def test_home_is_expanded_in_the_value_of_a_flag(tmp_path, monkeypatch):
+    """As in --workdir=~/run, where a shell does not; a sentence stays as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = cli.Parser("python -m t2t_repro.train")
+    parser.add_argument("--workdir")
+    parser.add_argument("--sentence")
+    given = parser.parse_args(["--workdir=~/run", "--sentence=~ 5 ~/x"])
+    assert (given.workdir, given.sentence) == (str(tmp_path / "run"), "~ 5 ~/x")
+
+
 def test_a_mistake_leaves_no_work_directory(tmp_path):
     refusal("train", f"--workdir={tmp_path / 'run'}", "--d_model=7")
     assert not list(tmp_path.iterdir())

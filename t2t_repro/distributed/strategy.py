@@ -122,7 +122,8 @@ def _check_jobs(jobs: Any, task: Any) -> None:
     """Raise BadInput unless the jobs are a chief and workers, and the task is one of them."""
     if not isinstance(jobs, dict) or not all(map(_is_addresses, jobs.values())):
         raise BadInput(f"TF_CONFIG: its cluster does not map jobs to lists of host:port; {_WANTED}")
-    if not isinstance(task, dict) or _as_integer(task.get("index")) < 0 or "type" not in task:
+    typed = isinstance(task, dict) and isinstance(task.get("type"), str)
+    if not typed or _as_integer(task.get("index")) < 0:
         raise BadInput(f"TF_CONFIG: its task needs a type and an index; {_WANTED}")
     if other := sorted({*jobs, task["type"]} - {"chief", "worker"}):
         raise BadInput(

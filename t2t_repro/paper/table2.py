@@ -80,8 +80,9 @@ def _check_cost(spent: Mapping[str, Any]) -> None:
         json_object.check(spent, wanted)
     except ValueError as error:
         raise BadInput(
-            f"--table2: results.json is damaged, 'cost': {error}; run python -m t2t_repro.train "
-            "with the same --workdir, which trains no further and writes it again"
+            f"--table2: results.json is damaged, 'cost': {error}; delete the file, and run python "
+            "-m t2t_repro.train with the same --workdir on the same machine, which trains no "
+            "further and writes it again"
         ) from None
 
 

@@ -14,7 +14,11 @@ from pipelines.errors import BadInput
 
 # Passed as text: a file would put its folder on the path, and this module before the package comet.
 _PROGRAM = Path(__file__).with_name("comet_program.py")
-_FIND = "import importlib.util as i, sys; sys.exit(3 * (i.find_spec('comet') is None))"
+# Any folder called comet, as of a virtual environment, is found too, but has no origin.
+_FIND = (
+    "import importlib.util as i, sys; s = i.find_spec('comet'); "
+    "sys.exit(3 * (s is None or s.origin is None))"
+)
 _HOW = (
     "python3 -m venv comet, comet/bin/pip install unbabel-comet, and then "
     "--comet_python=comet/bin/python"

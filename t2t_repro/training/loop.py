@@ -76,6 +76,7 @@ class Loop:
         # steps.
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.began = time.monotonic()  # when this process started to train
+        self.made = 0  # steps that it made
         self.validating = 0.0  # seconds since then, spent on dev scores
         self.divergence = Divergence(trainer.model.rows)
         self.skipped = SkippedSteps(
@@ -180,6 +181,7 @@ class Loop:
             stats.add_batch(source, target, waited=time.monotonic() - asked)
             step += 1
             numbers = self._step(step, source, target, profile)
+            self.made += 1
             stats.add_step(numbers)
             self.skipped.add(step, source, target, numbers)
             bar.update()

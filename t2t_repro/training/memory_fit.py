@@ -12,9 +12,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from pipelines.buckets import LEAST_ROWS
+from pipelines.buckets import WORST_ROWS
 from pipelines.errors import BadInput
-from t2t_repro.config import AUTO, Config, Model, Train
+from t2t_repro.config import Config, Model, Train
 from t2t_repro.distributed.machine import linux_bytes
 from t2t_repro.model.flops import Shape, matrix_weights
 
@@ -43,16 +43,17 @@ def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> 
         BadInput: not even one sentence at a time fits.
     """
     train, data, count = config.train, config.data, config.train.accumulate
-    # A batch has `LEAST_ROWS` rows or more, even of the longest sentences.
-    share = -(-max(data.tokens_per_batch, LEAST_ROWS * data.max_length) // replicas)
+    share = -(-data.tokens_per_batch // replicas)
+    # So many of the longest sentences may be in a batch, and in each worker's part of a stream's.
+    longest = -(-WORST_ROWS // (1 if data.stream else replicas))
     if train.max_tokens_per_replica is None:
         return count
-    if train.max_tokens_per_replica != AUTO:
-        return max(count, -(-share // train.max_tokens_per_replica))
+    if limit := train.max_tokens_per_replica:
+        return max(count, -(-share // limit), -(-longest // max(1, limit // data.max_length)))
     rows = config.model.embedding_rows or vocabulary_size
     length = data.max_length
     while True:
-        pairs = max(1, round(_MARGIN * share / count / length))
+        pairs = max(-(-longest // count), round(_MARGIN * share / count / length))
         # The second step has sentences of another length, when memory is already fragmented.
         shapes = (pairs, length, length), (2 * pairs, length // 2, length // 2)
         if try_step(config.model, rows, train, *shapes) is not None:

@@ -561,6 +561,7 @@ TWO = {"worker": ["a:1", "b:1"]}
         ("{", r"TF_CONFIG: not JSON \(.*\); wanted"),
         ("[1]", "TF_CONFIG: not a JSON object; wanted"),
         ({"cluster": TWO}, "its task needs a type and an index"),
+        ({"cluster": TWO, "task": {"type": ["worker"], "index": 0}}, "needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker"}}, "its task needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker", "index": -1}}, "needs a type and an index"),
         ({"cluster": TWO, "task": {"type": "worker", "index": "x"}}, "needs a type and an index"),

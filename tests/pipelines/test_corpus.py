@@ -15,6 +15,7 @@ import pytest
 from paths import ROOT
 
 from pipelines import corpus as corpus_module
+from pipelines import encode
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
@@ -249,6 +250,24 @@ def test_begun_run_takes_no_other_text(tmp_path, text):
             corpus(tmp_path / "run", text).train()
     write(path, own)
     assert corpus(tmp_path / "run", text).train().manifest == before
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_another_text_replaces_no_good_shard_when_one_is_damaged(
+    tmp_path, text, monkeypatch, shared
+):
+    monkeypatch.setattr(encode, "PAIRS_PER_SHARD", 16)
+    where = {"prepared_dir": str(tmp_path / "shared")} if shared else {}
+    begin(corpus(tmp_path / "run", text, **where))
+    (folder,) = (tmp_path / ("shared" if shared else "run")).glob("prepared/train-*")
+    damaged = folder / "shard-00001.ids.npy"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    files = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(files) > 9
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="the training text is not the text that"):
+        corpus(tmp_path / "run", text, **where).train()
+    assert {path: path.read_bytes() for path in folder.iterdir()} == files
 
 
 def test_begun_run_without_its_description(tmp_path, text):

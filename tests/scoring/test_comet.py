@@ -81,8 +81,10 @@ def test_what_cannot_be_scored(evaluate, flags, expected):
     assert expected in stderr
 
 
-def test_comet_is_not_installed(evaluate, monkeypatch):
+def test_comet_is_not_installed(evaluate, monkeypatch, tmp_path):
     monkeypatch.delenv("PYTHONPATH")
+    (tmp_path / "comet").mkdir()  # as the environment that the message asks for
+    monkeypatch.chdir(tmp_path)
     status, _, stderr = evaluate("--comet={}/model.ckpt", "--sources={}/en")
     assert status == 2
     assert f"unbabel-comet is not installed in {sys.executable}; python3 -m venv comet" in stderr

@@ -29,7 +29,7 @@ from pipelines.stream import Stream, TabSeparatedFiles, choose, sample
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import experiment
+from t2t_repro import experiment, reports
 from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
@@ -179,6 +179,16 @@ def test_the_step_is_traced_while_another_process_makes_the_first_epoch(data, tm
     Loop(trainer, config, waiting, tmp_path, *[lambda *_: None] * 2, lambda: None).run()
     assert traced == [1]
     assert trainer.step.experimental_get_tracing_count() == 1
+
+
+def test_a_start_that_makes_no_step_leaves_the_cost_as_it_is(tmp_path):
+    """It may be on another machine than the one that trained."""
+    known = {"device": "eight GPUs"}
+    workdir = Workdir(tmp_path)
+    workdir.save_config(config_with())
+    workdir.add_result("cost", known)
+    reports.record_cost(SimpleNamespace(workdir=workdir), SimpleNamespace(made=0))
+    assert workdir.results() == {"cost": known}
 
 
 @pytest.mark.parametrize(("device", "one"), [("NVIDIA A10", 3.0), ("NVIDIA H100 80GB HBM3", None)])

@@ -64,19 +64,31 @@ def test_auto_says_what_to_do_where_not_one_sentence_fits(monkeypatch):
         memory_fit.count_micro_batches(auto, 1, 0)
 
 
-def test_the_worst_batch_has_nine_of_the_longest_sentences_whatever_the_budget(monkeypatch):
-    lengths = np.full(5_000, 512)
-    (rows,) = choose_buckets(lengths, lengths, tokens_per_batch=2_048, max_shapes=1).rows
+def test_the_worst_batch_has_13_of_the_longest_sentences_whatever_the_budget(monkeypatch):
+    short, long = np.full(5_000, 8), np.full(26, 512)
+    lengths = np.concatenate([short, long])
+    buckets = choose_buckets(lengths, lengths, tokens_per_batch=2_048, max_shapes=512)
+    rows = buckets.rows[buckets.source_length == 512].max()
+    assert rows == 13
     tried = trials(monkeypatch, fits=10**6)
     small = {"tokens_per_batch": 2_048, "max_length": 512, "embedding_rows": None}
     auto = config.resolve("wmt14_ende", overrides=small | {"max_tokens_per_replica": "auto"})
     assert memory_fit.count_micro_batches(auto, 1, vocabulary_size=777) == 1
     ((pieces, (pairs, *_), _),) = tried
     assert pieces == 777
-    assert pairs >= rows > 2_048 // 512
-    limited = config.resolve("wmt14_ende", overrides=small | {"max_tokens_per_replica": 2_048})
-    parts = memory_fit.count_micro_batches(limited, 1, 0)
-    assert rows * 512 / parts <= 2_048
+    assert pairs >= rows
+    for limit in (512, 1_000, 2_048, 3_000):
+        limited = config.resolve("wmt14_ende", overrides=small | {"max_tokens_per_replica": limit})
+        parts = memory_fit.count_micro_batches(limited, 1, 0)
+        assert -(-rows // parts) * 512 <= limit
+
+
+def test_each_worker_of_a_stream_may_have_as_many(monkeypatch):
+    tried = trials(monkeypatch, fits=10**6)
+    for stream, pairs in ((False, 4), (True, 13)):
+        auto = tokens_per_batch(25_000, max_tokens_per_replica="auto", stream=stream)
+        memory_fit.count_micro_batches(auto, 32, 0)
+        assert tried.pop()[1][0] == pairs
 
 
 def test_auto_tries_the_vocabulary_that_the_run_will_have(tmp_path, monkeypatch):
