@@ -48,7 +48,7 @@ def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> 
     longest = -(-WORST_ROWS // (1 if data.stream else replicas))
     if train.max_tokens_per_replica is None:
         return count
-    if limit := train.max_tokens_per_replica:
+    if limit := train.max_tokens_per_replica:  # AUTO is 0
         return max(count, -(-share // limit), -(-longest // max(1, limit // data.max_length)))
     rows = config.model.embedding_rows or vocabulary_size
     length = data.max_length
