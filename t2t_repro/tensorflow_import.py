@@ -51,9 +51,8 @@ def _import() -> ModuleType:
             import keras  # noqa: F401
             import tensorflow as tf
         except ModuleNotFoundError as error:
-            package, *_ = str(error.name).split(".")
             raise BadInput(
-                f"wanted the package {package}, which is not installed; pip install t2t_repro"
+                f"wanted the package {error.name}, which is not installed; pip install t2t_repro"
             ) from None
     return tf
 

@@ -31,6 +31,20 @@ def call(name, *flags, stdin=b""):
     return end.value.code
 
 
+def without(*packages):
+    """Return Python code after which packages cannot be imported, as if not installed."""
+    return f"""
+import sys
+
+class Absent:
+    def find_spec(name, path, target=None):
+        if name in {packages}:
+            raise ModuleNotFoundError("No module named " + repr(name), name=name)
+
+sys.meta_path.insert(0, Absent)
+"""
+
+
 def python(*arguments, stdin=b"", cwd=ROOT.anchor, **variables):
     """Run Python in a child process and return its output; a status other than 0 is an error."""
     done = subprocess.run(

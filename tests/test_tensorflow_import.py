@@ -29,13 +29,8 @@ def test_large_packages_are_imported_only_when_they_are_needed(environment):
 @pytest.mark.parametrize("package", ["tensorflow", "keras"])
 def test_a_missing_package_is_named(package):
     """As where an export without TensorFlow is the only thing to be served."""
-    code = f"""
-import sys
-sys.modules["{package}"] = None
-from t2t_repro import cli, tensorflow_import
-cli.run(tensorflow_import.quiet)
-"""
-    command = [sys.executable, "-c", code]
+    code = "from t2t_repro import cli, tensorflow_import\ncli.run(tensorflow_import.quiet)"
+    command = [sys.executable, "-c", commands.without(package) + code]
     done = subprocess.run(command, capture_output=True, text=True, env=commands.environment())
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -72,7 +72,7 @@ def _open_saved_model(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving.saved_model_translator import Translator
     except ModuleNotFoundError as error:
-        raise BadInput(_missing(path, _package(error))) from None
+        raise BadInput(_missing(path, str(error.name))) from None
     return Translator(path, threads)
 
 
@@ -101,7 +101,7 @@ def _open_preset(path: Path, threads: int | None = None) -> Translator:
     try:
         from t2t_repro.serving.keras_preset import Translator
     except ModuleNotFoundError as error:
-        raise BadInput(_missing(path, _package(error))) from None
+        raise BadInput(_missing(path, str(error.name))) from None
     return Translator(path, threads)
 
 
@@ -165,11 +165,6 @@ def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
             yield from translations
 
     return rows
-
-
-def _package(error: ModuleNotFoundError) -> str:
-    """Return the package that an import has not found, of which it may have wanted a module."""
-    return str(error.name).partition(".")[0]
 
 
 def _missing(path: Path, package: str, extra: str = "") -> str:

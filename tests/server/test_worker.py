@@ -90,29 +90,22 @@ def test_a_batch_with_a_deadly_and_an_endless_sentence_has_one_limit(run):
     run(main)
 
 
-def test_an_export_that_is_gone_for_a_while_stops_the_worker_for_that_while(run, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("gone", "not a usable export"),
+        ("large", "ended while it loaded, perhaps for lack of memory"),  # as the system ends one
+    ],
+)
+def test_an_export_that_does_not_load_stops_the_worker_for_that_while(run, tmp_path, file, message):
     async def main(worker):
         ((pid, _),), _ = await worker.run("serving_default", ["a"])
-        (tmp_path / "gone").touch()
+        (tmp_path / file).touch()
         os.kill(pid, signal.SIGKILL)
         for _ in range(2):
-            with pytest.raises(BadInput, match="not a usable export"):
+            with pytest.raises(BadInput, match=message):
                 await worker.run("serving_default", ["b"])
-        (tmp_path / "gone").unlink()
-        ((_, row),), _ = await worker.run("serving_default", ["b"])
-        assert row == "b"
-
-    run(main)
-
-
-def test_a_process_that_dies_while_it_loads_makes_the_export_unusable(run, tmp_path):
-    """As one that the system ends for lack of memory."""
-
-    async def main(worker):
-        (tmp_path / "large").touch()
-        with pytest.raises(BadInput, match="ended while it loaded, perhaps for lack of memory"):
-            await worker.run("serving_default", ["deadly"])
-        (tmp_path / "large").unlink()
+        (tmp_path / file).unlink()
         ((_, row),), _ = await worker.run("serving_default", ["b"])
         assert row == "b"
 
