@@ -226,6 +226,13 @@ class Train:
         low=0,
         below=1,
     )
+    weight_decay: float = setting(
+        0.0,
+        "decoupled weight decay (Loshchilov and Hutter 2019): each update also subtracts the "
+        "learning rate times this times the weight, from matrices alone; 0 in the paper",
+        low=0,
+        high=1000,
+    )
     clip_norm: float = setting(
         0.0,
         "largest L2 norm of a gradient, to which a larger one is scaled down; 0: any, as in the "
@@ -243,12 +250,20 @@ class Train:
     )
     bpe_dropout: float = setting(
         0.0,
-        "share of BPE merges skipped at random in training text, until the cool-down",
+        "share of BPE merges skipped at random in training text, during altered_share",
         low=0,
         below=1,
     )
     auxiliary_tasks: bool = setting(
-        False, "train on every pair again with words reversed or replaced, until the cool-down"
+        False, "train on every pair again with words reversed or replaced, during altered_share"
+    )
+    altered_share: float | None = setting(
+        None,
+        "first share of train_steps, with bpe_dropout and auxiliary_tasks; none: the updates "
+        "before the cool-down",
+        low=0,
+        high=1,
+        may_change=True,
     )
     label_smoothing: float = setting(0.1, "eps_ls, label smoothing (5.4)", low=0, below=1)
     accumulate: int = setting(
@@ -333,6 +348,13 @@ class Train:
     def updates_before_cooldown(self) -> int:
         """The number of updates before the learning rate begins to fall to 0, or all updates."""
         return round((1 - self.cooldown_share) * self.train_steps)
+
+    @property
+    def altered_updates(self) -> int:
+        """The number of updates with BPE dropout and auxiliary tasks, if the run has any."""
+        if self.altered_share is None:
+            return self.updates_before_cooldown
+        return round(self.altered_share * self.train_steps)
 
     @property
     def cooldown_begins(self) -> int:

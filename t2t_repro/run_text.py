@@ -71,7 +71,7 @@ def training_batches(
     workers: int = 1,
     first_epoch: FirstEpoch | None = None,
 ) -> Batching | Stream:
-    """Return the batches of the training text, altered as configured until any cool-down.
+    """Return the batches of the training text, altered for the first updates as configured.
 
     A plan has the batches of all workers, a stream this worker's part of each batch.
 
@@ -92,7 +92,7 @@ def training_batches(
         count_padding=data.count_padding,
         seed=train.seed,
         alterations=tuple(_alterations(config, corpus, split)),
-        altered_updates=train.updates_before_cooldown,
+        altered_updates=train.altered_updates,
         first_epoch=first_epoch,
     )
 
@@ -122,7 +122,7 @@ def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, worker
         buckets,
         encode_text,
         altered=vocabulary.graph_encoder(train.bpe_dropout) if train.bpe_dropout else None,
-        altered_updates=train.updates_before_cooldown,
+        altered_updates=train.altered_updates,
         max_length=data.max_length,
         seed=train.seed,
         shard=worker,

@@ -395,6 +395,17 @@ def test_conflicts_are_what_may_not_change():
     ]
 
 
+@pytest.mark.parametrize(
+    ("altered_share", "cooldown_share", "updates"),
+    [(None, 0.25, 75), (None, 0.0, 100), (0.8, 0.25, 80), (0.8, 0.0, 80), (0.0, 0.25, 0)],
+)
+def test_text_is_altered_for_its_share_of_the_updates(altered_share, cooldown_share, updates):
+    train = config.Train(
+        train_steps=100, altered_share=altered_share, cooldown_share=cooldown_share
+    )
+    assert train.altered_updates == updates
+
+
 def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
     free = {name for name, field in FIELDS.items() if field.metadata["may_change"]}
     decode = {field.name for field in dataclasses.fields(config.Decode)}
@@ -407,6 +418,7 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "test_target_files",
         "train_steps",
         "cooldown_share",
+        "altered_share",
         "accumulate",
         "xla",
         "checkpoint_minutes",
