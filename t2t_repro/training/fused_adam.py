@@ -48,7 +48,8 @@ class FusedAdam(keras.optimizers.Adam):
             "beta2_power": beta_2**step,
             "epsilon": tf.constant(self.epsilon),
         }
-        self._decay(variables)
+        if self.weight_decay:
+            self._decay(variables)
         moments = self.moments
         for gradient, variable, (first, second) in zip(gradients, variables, moments, strict=True):
             tf.raw_ops.ResourceApplyAdam(
@@ -63,12 +64,11 @@ class FusedAdam(keras.optimizers.Adam):
 
     def _decay(self, variables: Sequence[keras.Variable]) -> None:
         """Subtract the learning rate times `weight_decay` times the variable, where it decays."""
-        for variable in variables if self.weight_decay else ():
-            if self._use_weight_decay(variable):
-                share = self.learning_rate * self.weight_decay
-                tf.raw_ops.ResourceApplyGradientDescent(
-                    var=variable.value.handle, alpha=share, delta=tf.identity(variable.value)
-                )
+        share = self.learning_rate * self.weight_decay
+        for variable in filter(self._use_weight_decay, variables):
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.value.handle, alpha=share, delta=tf.identity(variable.value)
+            )
 
     def _average(self, variables: Sequence[keras.Variable]) -> None:
         """Move the averages towards the variables; onto them at the first update, as in Keras."""
