@@ -259,11 +259,10 @@ class Train:
     )
     altered_share: float | None = setting(
         None,
-        "first share of train_steps, with bpe_dropout and auxiliary_tasks; none: the updates "
-        "before the cool-down",
+        "first share of train_steps, with bpe_dropout and auxiliary_tasks; none: "
+        "1 - cooldown_share",
         low=0,
         high=1,
-        may_change=True,
     )
     label_smoothing: float = setting(0.1, "eps_ls, label smoothing (5.4)", low=0, below=1)
     accumulate: int = setting(

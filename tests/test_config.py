@@ -418,7 +418,6 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "test_target_files",
         "train_steps",
         "cooldown_share",
-        "altered_share",
         "accumulate",
         "xla",
         "checkpoint_minutes",

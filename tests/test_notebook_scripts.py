@@ -1,6 +1,7 @@
 """The scripts of docs/notebook do what they say."""
 
 import gzip
+import itertools
 import os
 import re
 import shutil
@@ -9,8 +10,10 @@ import sys
 
 import numpy as np
 import pytest
+import sacrebleu
 from paths import DATA, ROOT
 
+from pipelines.toy import toy_ende
 from t2t_repro.model import flops
 from t2t_repro.model.layers import sinusoids
 
@@ -90,3 +93,121 @@ def test_a_peers_training_step_is_timed():
     ).groups()
     # 10,000 pieces at random: log(10,000) = 9.2, and a little more for what the model believes.
     assert 9.0 < float(loss) < 10.0
+
+
+SETTINGS = (
+    *("--num_layers=1", "--d_model=32", "--d_ff=64", "--num_heads=2", "--d_k=16", "--d_v=16"),
+    *("--vocabulary_size=1000", "--tokens_per_batch=1024", "--held_out_share=0.01"),
+    *("--train_steps=40", "--warmup_steps=10", "--weight_decay=0.1"),
+    *("--bpe_dropout=0.1", "--altered_share=0.75"),
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """A run of 2,000 generated pairs that is prepared; 30 of its 40 updates alter them."""
+    workdir = tmp_path_factory.mktemp("prepared")
+    pairs = list(itertools.islice(toy_ende.examples("train"), 2000))
+    for side in ("source", "target"):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (workdir / side).write_text(text, encoding="utf-8")
+    files = (f"--{side}_files={workdir / side}" for side in ("source", "target"))
+    command = [sys.executable, "-m", "t2t_repro.prepare", "--problem=parallel_text", *files]
+    workdir = workdir / "run"
+    subprocess.run([*command, *SETTINGS, f"--workdir={workdir}"], check=True, cwd=ROOT)
+    return workdir
+
+
+def test_each_seed_reads_the_whole_text_and_ends_with_its_own_pieces(prepared, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs/notebook")
+    import many_seeds
+
+    text = many_seeds.Text(prepared)
+    train = text.corpus.train()
+    sources, _ = train.padded(np.arange(len(train)), 65, 65)
+    plain = {row[row > 0].tobytes() for row in sources}
+
+    def is_plain(rows):
+        return all(row[row > 0].tobytes() in plain for row in rows if row.any())
+
+    for is_altered in (False, True):
+        epoch = text.epoch(1, 0, is_altered)
+        rows = [
+            row for sources, _ in epoch.values() for row in sources.reshape(-1, sources.shape[2])
+        ]
+        assert sum(row.any() for row in rows) == len(train)
+        assert is_plain(rows) == (not is_altered)
+    steps = list(many_seeds.batches_of([1, 2], text))
+    assert len(steps) == 40
+    for number, (shape, sources, targets) in enumerate(steps):
+        expected = 2, text.rows[shape], many_seeds.LENGTHS[shape]
+        assert sources.shape == targets.shape == expected
+        assert not (sources[0] == sources[1]).all()
+        assert is_plain(sources.reshape(-1, sources.shape[2])) == (number >= 30)
+
+
+@pytest.mark.slow
+def test_seeds_that_train_together_learn_and_translate(prepared, tmp_path):
+    pytest.importorskip("jax")
+    (tmp_path / "three.en").write_text("the cat sees the dog\nthe dog\na red house\n")
+    out = tmp_path / "out"
+    command = [sys.executable, ROOT / "docs/notebook/many_seeds.py", prepared, out]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "KERAS_BACKEND": "jax"}
+    done = subprocess.run(
+        [*command, "--seeds", "3", "4", "--translate", tmp_path / "three.en"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | {"JAX_PLATFORMS": "cpu"},
+    )
+    (perplexities,) = re.findall(r"^40: perplexity \[(.*)\]", done.stderr, re.M)
+    first, second = map(float, perplexities.split())
+    assert first != second
+    assert max(first, second) < 700  # of 1,000 pieces, which are about equally likely at first
+    outputs = {path.name: path.read_text() for path in out.iterdir()}
+    assert set(outputs) == {"three.en.3", "three.en.4", "three.en.3+4"}
+    assert all(text.count("\n") == 3 for text in outputs.values())
+
+
+def test_seeds_are_compared_by_captions(tmp_path):
+    random = np.random.default_rng(0)
+    words = ["ein", "hund", "katze", "haus", "läuft", "steht", "rot", "blau", "und", "auf"]
+    reference = [" ".join(random.choice(words, 8)) for _ in range(200)]
+
+    def worse(share):
+        """Return the reference with a share of its lines shuffled."""
+        lines = (line.split() for line in reference)
+        return [" ".join(random.permutation(x) if random.random() < share else x) for x in lines]
+
+    systems = {
+        "r": reference,
+        "a1": worse(0.5),
+        "a2": worse(0.5),
+        "b1": worse(0.1),
+        "b2": worse(0.1),
+    }
+    for name, lines in systems.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    at = {name: tmp_path / name for name in systems}
+    printed = script(
+        *(
+            "compare_seeds.py",
+            at["r"],
+            "--first",
+            at["a1"],
+            at["a2"],
+            "--second",
+            at["b1"],
+            at["b2"],
+        )
+    )
+    expected = {}
+    for system in "ab":
+        outputs = [line for seed in "12" for line in systems[f"{system}{seed}"]]
+        references = [reference * 2]
+        bleu = sacrebleu.corpus_bleu(outputs, references, tokenize="none", force=True).score
+        chrf = sacrebleu.corpus_chrf(outputs, references).score
+        expected[system] = f"{bleu:.2f}", f"{chrf:.2f}"
+    for row, one, other in zip(printed.splitlines(), expected["a"], expected["b"], strict=True):
+        assert row.split()[1:3] == [one, f"{other},"]
+        assert row.endswith("p 0.0000")

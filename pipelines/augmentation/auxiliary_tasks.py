@@ -5,7 +5,7 @@ pair, so the words before a word say little about it, and the decoder has to loo
 Half of the second pairs have the words of the target in reverse order. In the other half, about
 half of the linked words are replaced, on both sides, by two other words that translate each other.
 A mark at the start of the source names the task. Text to be translated has no mark, so the last
-part of a run, in which the learning rate falls to 0, reads the original pairs alone.
+part of a run reads the original pairs alone (`altered_share`; by default, the cool-down).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Provilkov et al. 2020, arXiv:1910.13267. Each merge of a sentence is left out with some probability.
 A word is then seen as many sequences of pieces, and a piece is learnt from more words. Text to be
-translated is encoded without dropout, so the last part of a run, in which the learning rate falls
-to 0, reads the training text without it, too.
+translated is encoded without dropout, so the last part of a run reads the training text without
+it, too (`altered_share`; by default, the cool-down).
 """
 
 import dataclasses

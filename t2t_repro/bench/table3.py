@@ -36,6 +36,7 @@ _FROM_PAPER = (  # settings that have the paper's values
     "dropout",
     "learned_positions",
     "label_smoothing",
+    "weight_decay",
     "bpe_dropout",
     "auxiliary_tasks",
     "cooldown_share",

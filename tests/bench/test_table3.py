@@ -51,6 +51,12 @@ def test_the_paper_is_divided_by_the_divisor_and_the_rest_is_the_problems():
     assert plan(vocabulary_size=300).config("base").data.vocabulary_size == 300
 
 
+def test_what_the_paper_does_not_have_is_off_on_any_problem():
+    train = Plan("multi30k_ende", 4, 1000, {}).config("base").train
+    assert (train.weight_decay, train.cooldown_share, train.bpe_dropout) == (0, 0, 0)
+    assert not train.auxiliary_tasks
+
+
 # The plan of a work directory
 
 

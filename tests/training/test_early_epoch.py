@@ -107,6 +107,15 @@ def test_train_takes_it(copy, monkeypatch):
     assert [len(epoch.split) for epoch in epochs] == [2 * batches_of(copy).pairs]
 
 
+def test_none_is_begun_if_no_update_has_altered_text(copy):
+    assert is_begun(copy)
+    text = copy.config_file.read_text(encoding="utf-8")
+    assert "altered_share: null" in text
+    never = text.replace("altered_share: null", "altered_share: 0.0")
+    copy.config_file.write_text(never, encoding="utf-8")
+    assert not is_begun(copy)
+
+
 def test_that_of_another_configuration_is_not_taken(prepared):
     config = prepared.config()
     with early_epoch.begun(None, None, prepared, {}) as early:

@@ -122,10 +122,13 @@ def test_nothing_left_out_is_the_plain_encoding(toy_split, dropout):
     assert pieces(none(toy_split, epoch=0)) == pieces(toy_split)
 
 
-@pytest.mark.parametrize(("share", "last"), [(0.25, 75), (0.0, 100)])
+@pytest.mark.parametrize(
+    ("share", "altered", "last"), [(0.25, None, 75), (0.0, None, 100), (0.25, 0.8, 80)]
+)
 @pytest.mark.slow
-def test_a_run_reads_plain_text_in_its_cool_down(tmp_path, share, last):
-    settings = {"train_steps": 100, "cooldown_share": share, "bpe_dropout": 0.1, "max_length": 99}
+def test_a_run_reads_plain_text_in_its_last_part(tmp_path, share, altered, last):
+    settings = {"train_steps": 100, "cooldown_share": share, "altered_share": altered}
+    settings |= {"bpe_dropout": 0.1, "max_length": 99}
     own = toy_batches(tmp_path, settings)
     (dropout,) = own.alterations
     assert (dropout.dropout, own.altered_updates, dropout.max_length) == (0.1, last, 99)
