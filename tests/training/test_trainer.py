@@ -266,6 +266,7 @@ source = rng.integers(2, 23, (5, 6)).astype("int32")
 target = rng.integers(2, 23, (5, 7)).astype("int32")
 target[0, 2:] = target[3, 1:] = 0  # the replicas' shares differ in tokens
 BFLOAT16 = "mixed_bfloat16"
+CLIPPED = {"clip_norm": 0.25, "weight_decay": 0.5}  # both act on the whole update
 kinds = {
     "one": lambda: build(one, 0.0),
     "two": lambda: build(two, 0.0),
@@ -273,12 +274,12 @@ kinds = {
     "one in 3 parts": lambda: build(one, 0.0, accumulate=3),
     "two in 2 parts": lambda: build(two, 0.0, accumulate=2),
     "one in 2 parts with XLA": lambda: build(one, 0.0, xla=True, accumulate=2),
-    "one, clipped": lambda: build(one, 0.0, clip_norm=0.25),
-    "two in 2 parts, clipped": lambda: build(two, 0.0, accumulate=2, clip_norm=0.25),
-    "one with XLA, clipped": lambda: build(one, 0.0, xla=True, clip_norm=0.25),
+    "one, clipped": lambda: build(one, 0.0, **CLIPPED),
+    "two in 2 parts, clipped": lambda: build(two, 0.0, accumulate=2, **CLIPPED),
+    "one with XLA, clipped": lambda: build(one, 0.0, xla=True, **CLIPPED),
     "one in bfloat16": lambda: build(one, 0.0, BFLOAT16),
-    "two in bfloat16, clipped": lambda: build(two, 0.0, BFLOAT16, clip_norm=0.25),
-    "one in bfloat16, clipped": lambda: build(one, 0.0, BFLOAT16, clip_norm=0.25),
+    "two in bfloat16, clipped": lambda: build(two, 0.0, BFLOAT16, **CLIPPED),
+    "one in bfloat16, clipped": lambda: build(one, 0.0, BFLOAT16, **CLIPPED),
     "two in 2 parts in bfloat16": lambda: build(two, 0.0, BFLOAT16, accumulate=2),
 }
 trainers = {name: kinds[name]() for name in sys.argv[2:]}
