@@ -179,28 +179,13 @@ def test_seeds_are_compared_by_captions(tmp_path):
         lines = (line.split() for line in reference)
         return [" ".join(random.permutation(x) if random.random() < share else x) for x in lines]
 
-    systems = {
-        "r": reference,
-        "a1": worse(0.5),
-        "a2": worse(0.5),
-        "b1": worse(0.1),
-        "b2": worse(0.1),
-    }
+    shares = {"a1": 0.5, "a2": 0.5, "b1": 0.1, "b2": 0.1}
+    systems = {"reference": reference} | {name: worse(share) for name, share in shares.items()}
     for name, lines in systems.items():
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    at = {name: tmp_path / name for name in systems}
-    printed = script(
-        *(
-            "compare_seeds.py",
-            at["r"],
-            "--first",
-            at["a1"],
-            at["a2"],
-            "--second",
-            at["b1"],
-            at["b2"],
-        )
-    )
+    reference_file, *files = (tmp_path / name for name in systems)
+    seeds = ["--first", *files[:2], "--second", *files[2:]]
+    printed = script("compare_seeds.py", reference_file, *seeds)
     expected = {}
     for system in "ab":
         outputs = [line for seed in "12" for line in systems[f"{system}{seed}"]]

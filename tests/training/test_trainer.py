@@ -266,7 +266,7 @@ source = rng.integers(2, 23, (5, 6)).astype("int32")
 target = rng.integers(2, 23, (5, 7)).astype("int32")
 target[0, 2:] = target[3, 1:] = 0  # the replicas' shares differ in tokens
 BFLOAT16 = "mixed_bfloat16"
-CLIPPED = {"clip_norm": 0.25, "weight_decay": 0.5}  # both act on the whole update
+CLIPPED = {"clip_norm": 0.25, "weight_decay": 0.5}  # decay comes after clipping
 kinds = {
     "one": lambda: build(one, 0.0),
     "two": lambda: build(two, 0.0),
