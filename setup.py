@@ -28,7 +28,7 @@ SERVE = [
     "h11>=0.16",  # uvicorn's strict reader of HTTP
     "prometheus-client>=0.20",  # /metrics
 ]
-JAX = ["jax>=0.7"]  # the layers run on it too, and `bench train --backend=jax`
+JAX = ["jax>=0.8"]  # the layers run on it too, and `bench train --backend=jax`
 # There is no extra for `evaluate --comet`: unbabel-comet 2.2 wants protobuf below 5 and NumPy below
 # 2, which no installation of TensorFlow 2.21 can have. It runs in an environment of its own.
 # `make site` builds the documentation with them.

@@ -70,6 +70,12 @@ def test_logits_are_those_of_tensorflow(build, tmp_path):
     np.testing.assert_allclose(np.load(found), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_the_kernels_for_a_gpu_are_their_formula():
+    file = Path(__file__).parent / "model" / "test_short_attention.py"
+    stdout = run_on_jax("-m", "pytest", "-p", "no:cacheprovider", file)
+    assert "8 passed" in stdout, stdout
+
+
 @pytest.mark.slow
 def test_pure_files_pass_on_jax(tmp_path):
     tests = Path(__file__).parent

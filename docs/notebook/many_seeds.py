@@ -35,8 +35,8 @@ from t2t_repro import run_text
 from t2t_repro.config import Config, override
 from t2t_repro.workdir import Workdir
 
-# The longest side of a batch's pairs. Odd, so that attention is not cuDNN's, which has not been
-# tried with several runs at once.
+# The longest side of a batch's pairs. Odd, so that attention is the plain formula: no kernel for
+# it has been tried on a GPU with several runs at once.
 LENGTHS = 13, 15, 17, 21, 29, 65
 # The share of tokens_per_batch that the longer sides of a batch's pairs have, without padding.
 # Batches then have 104 of Multi30k's captions, as those of `t2t_repro.train` do.

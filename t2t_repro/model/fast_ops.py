@@ -215,7 +215,7 @@ def dropout_factor(kept, rate):
 
 
 def fuses_attention(query, key, value, mask):
-    """Return whether `attention` computes this by cuDNN: with JAX on a GPU, in bfloat16.
+    """Return whether `attention` computes this: with JAX on a GPU, in bfloat16.
 
     cuDNN's gradient with a mask wants even numbers of queries and keys. The mask must be boolean
     and the same for all heads, and keys as wide as values.
@@ -233,10 +233,11 @@ def fuses_attention(query, key, value, mask):
 
 
 def attention(query, key, value, mask):
-    """Compute softmax(Q K^T / sqrt(d_k)) V, on a GPU by cuDNN, which never writes the weights.
+    """Compute softmax(Q K^T / sqrt(d_k)) V, and never write the weights to memory.
 
-    The gradient of a query that may look nowhere is not that of the plain formula; in training no
-    loss depends on such a query.
+    Short sequences have a kernel of their own, `short_attention`; longer ones have cuDNN's. With
+    cuDNN the gradient of a query that may look nowhere is not that of the plain formula; in
+    training no loss depends on such a query.
 
     Args:
         query: bfloat16 [b, h, q, d_k].
@@ -247,8 +248,14 @@ def attention(query, key, value, mask):
     Returns:
         like query.
     """
-    mask = ops.broadcast_to(mask, (mask.shape[0], 1, query.shape[2], key.shape[2]))
     inputs = [ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value)]
+    if keras.backend.backend() == "jax":
+        from t2t_repro.model import short_attention  # imports JAX
+
+        if short_attention.is_short(query, key):
+            output = short_attention.short_attention(*inputs, ops.cast(mask[:, 0], "int8"))
+            return ops.transpose(output, (0, 2, 1, 3))
+    mask = ops.broadcast_to(mask, (mask.shape[0], 1, query.shape[2], key.shape[2]))
     return ops.transpose(ops.dot_product_attention(*inputs, mask=mask), (0, 2, 1, 3))
 
 
