@@ -18,7 +18,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-LONGEST = 128  # positions on a side; float32 weights of one head then take 64 KB of registers
+# Positions on a side, and the width of a head. The float32 weights of a head then take 64 KB of
+# registers.
+LONGEST = 128
 _NARROWEST = 16  # Triton multiplies no smaller blocks, and its blocks are powers of two
 
 
@@ -109,14 +111,9 @@ def _output_kernel(query, key, value, mask, output, *, rows, keys):
     _store(output, _product(weights.astype(v.dtype), v), rows)
 
 
-def _gradient_kernel(query, key, value, mask, upstream, *of, rows, keys):
-    of_query, of_key, of_value = of
-    q, k, v, above = (
-        _load(query, rows),
-        _load(key, keys),
-        _load(value, keys),
-        _load(upstream, rows),
-    )
+def _gradient_kernel(query, key, value, mask, upstream, of_query, of_key, of_value, *, rows, keys):
+    q, k, v = _load(query, rows), _load(key, keys), _load(value, keys)
+    above = _load(upstream, rows)
     weights, may_look = _weights(q, k, mask, rows, keys)
     _store(of_value, _product(weights.astype(v.dtype).T, above), keys)
     of_weights = _product(above, v.T)

@@ -61,8 +61,7 @@ def test_output_and_gradients_are_those_of_the_formula(queries, mask):
         assert np.abs(other).max() > 0.1
 
 
-def test_runs_can_be_trained_at_once():
-    """Under `jax.vmap`, with which docs/notebook/many_seeds.py trains."""
+def test_under_vmap_each_run_has_its_own_output():
     inputs, mask = drawn(7, 5), padding(5, 2, keys=5)
     runs = [jnp.stack([x, 2 * x]) for x in inputs]
     both = jax.vmap(lambda *x: short_attention(*x, mask))(*runs)
