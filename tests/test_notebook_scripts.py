@@ -20,10 +20,12 @@ from t2t_repro.model.layers import sinusoids
 MULTI30K = DATA / "multi30k"
 
 
-def script(name, *arguments):
+def script(name, *arguments, stdin=""):
     command = [sys.executable, ROOT / "docs/notebook" / name, *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment, input=stdin
+    )
     return done.stdout
 
 
@@ -63,6 +65,24 @@ def test_sentences_are_grouped_by_their_rarest_word(tmp_path):
     assert [row.split()[-4::3] for row in rows] == [["1", "1.000"], ["1", "0.500"], ["2", "1.000"]]
     assert rows[0].split()[0] == "never"
     assert rows[2].split()[-3] == "100.0"
+
+
+def test_one_word_of_a_sentence_is_misspelt():
+    sentences = ["a dog is on it .", *["two letters : the committee runs home ."] * 500]
+    printed = script("misspell.py", stdin="".join(f"{line}\n" for line in sentences))
+    short, *misspelt = printed.splitlines()
+    assert short == sentences[0]
+    assert len(misspelt) == 500
+    lengths = set()
+    for line in misspelt:
+        pairs = zip(sentences[1].split(), line.split(), strict=True)
+        ((right, wrong),) = ((right, wrong) for right, wrong in pairs if right != wrong)
+        assert right in ("letters", "committee", "runs", "home")
+        assert wrong[0] == right[0]
+        assert set(wrong) <= set(right)
+        lengths.add(len(wrong) - len(right))
+        assert len(wrong) != len(right) or sorted(wrong) == sorted(right)
+    assert lengths == {-1, 0, 1}
 
 
 @pytest.mark.parametrize("size", ["base", "tiny"])
