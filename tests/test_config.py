@@ -234,6 +234,14 @@ def test_other_languages_of_multi30k_differ_in_the_target_language_only():
             assert other == first | {"target_language": language}
 
 
+def test_the_papers_recipe_on_multi30k_has_only_other_sizes_and_steps():
+    ours, base = flat(resolve("multi30k_ende", "paper")), flat(resolve("wmt14_ende"))
+    sizes = {"num_layers", "d_model", "d_ff", "num_heads", "dropout", "embedding_rows"}
+    steps = {"train_steps", "warmup_steps", "tokens_per_batch", "checkpoint_steps", "average_last"}
+    other = {"vocabulary_size", "tokenized", "precision", "eval_sentences", "eval_share"}
+    assert {name for name in ours if ours[name] != base[name]} <= sizes | steps | other
+
+
 def test_override_keeps_what_it_does_not_name():
     before = resolve("toy_ende", "E", {"seed": 7})
     after = config.override(before, {"alpha": 1.5})

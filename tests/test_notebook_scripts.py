@@ -118,7 +118,7 @@ def test_a_peers_training_step_is_timed():
 SETTINGS = (
     *("--num_layers=1", "--d_model=32", "--d_ff=64", "--num_heads=2", "--d_k=16", "--d_v=16"),
     *("--vocabulary_size=1000", "--tokens_per_batch=1024", "--held_out_share=0.01"),
-    *("--train_steps=40", "--warmup_steps=10", "--weight_decay=0.1"),
+    *("--train_steps=40", "--warmup_steps=10", "--weight_decay=0.1", "--checkpoint_steps=10"),
     *("--bpe_dropout=0.1", "--altered_share=0.75"),
 )
 

@@ -7,9 +7,10 @@ D is a run that is prepared but need not be trained. Its model, loss, Adam and a
 text are those of `t2t_repro.train`; neither TensorFlow nor the raw text is needed. The batches
 differ: they have one of a few shapes, since each is compiled, the seeds share the order of the
 shapes, and alterations end within an epoch where `train` finishes it. Gradients are not clipped or
-accumulated, and neither `ema`, `freeze`, `init_from` nor checkpoints exist: the last weights
-translate. OUT/val.en.1 gets seed 1's translations of val.en, and OUT/val.en.1+2 those of seeds 1
-and 2 together, whose probabilities are averaged, by the search that the configuration describes.
+accumulated, and neither `ema`, `freeze`, `init_from` nor checkpoints exist. The weights that
+translate are the mean of those after the last `average_last` multiples of `checkpoint_steps`.
+OUT/val.en.1 gets seed 1's translations of val.en, and OUT/val.en.1+2 those of seeds 1 and 2
+together, whose probabilities are averaged, by the search that the configuration describes.
 
 Axes: r runs (one for each seed), b batch, s source, t target.
 """
@@ -158,7 +159,7 @@ def _in_step(
 
 
 def trained(seeds: list[int], text: Text) -> tuple[Any, Any]:
-    """Train and return a Transformer, and the weights of all runs, each [r, ...]."""
+    """Train and return a Transformer, and the weights of all runs that translate, each [r, ...]."""
     import jax
     import jax.numpy as jnp
     import keras
@@ -179,14 +180,18 @@ def trained(seeds: list[int], text: Text) -> tuple[Any, Any]:
     shapes = zip(text.rows, LENGTHS, strict=True)
     batches = [jax.ShapeDtypeStruct((len(seeds), *shape), jnp.int32) for shape in shapes]
     lowered = [update.lower(state, batch, batch) for batch in batches]
+    last, every = config.train.train_steps, config.train.checkpoint_steps
+    kept: collections.deque[Any] = collections.deque(maxlen=config.decode.average_last)
     with concurrent.futures.ThreadPoolExecutor(len(lowered)) as threads:
         compiled = [threads.submit(program.compile) for program in lowered]
         for number, (shape, *sides) in enumerate(batches_of(seeds, text), 1):
             state, sums = compiled[shape].result()(state, *sides)
-            if number % 500 == 0 or number == config.train.train_steps:
+            if number == last or (every and number % every == 0):
+                kept.append(jax.tree.map(jnp.copy, state[0]))
+            if number % 500 == 0 or number == last:
                 perplexities = np.exp(np.asarray(sums[:, 1] / sums[:, 2]))
                 print(f"{number}: perplexity {perplexities.round(2)}", file=sys.stderr)
-    return model, state[0]
+    return model, jax.tree.map(lambda *weights: sum(weights) / len(weights), *kept)
 
 
 def decoder_of(models: list[Any], text: Text) -> Decoder:
