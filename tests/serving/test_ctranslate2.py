@@ -91,8 +91,8 @@ def test_every_token_has_the_same_probability(build, vocabulary, pairs, tmp_path
         np.testing.assert_allclose(their, our, atol=2e-5)
 
 
-def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_path):
-    sizes, texts = {}, [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
+def test_int8_has_a_quarter_of_the_size(build, vocabulary, tmp_path):
+    sizes = {}
     model = build(d_model=96, d_ff=384, num_layers=1, embedding_rows=510)
     for weights in ("float32", "int8"):
         (directory := tmp_path / weights).mkdir()
@@ -102,8 +102,20 @@ def test_int8_is_near_and_a_quarter_of_the_size(build, vocabulary, pairs, tmp_pa
         ctranslate2_export.write_model(model, vocabulary, Decode(), directory, weights)
         sizes[weights] = (directory / "model.bin").stat().st_size - table
     assert sizes["int8"] < 0.3 * sizes["float32"]
-    ours = our_log_probs(model, vocabulary, *texts)
-    theirs = their_log_probs(tmp_path / "int8", vocabulary, *texts, compute_type="int8")
+
+
+def test_int8_is_near(tiny_run, vocabulary, pairs, tmp_path):
+    """The median error is 0.013, or 0.10 on an AMD processor without VNNI (docs/engines.md).
+
+    With random weights it is 0.94 there, so the model has to be one that has learnt.
+    """
+    from t2t_repro import experiment
+
+    run = experiment.restore(Workdir(tiny_run), {})
+    ctranslate2_export.write_model(run.model, vocabulary, Decode(), tmp_path, "int8")
+    texts = [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
+    ours = our_log_probs(run.model, vocabulary, *texts)
+    theirs = their_log_probs(tmp_path, vocabulary, *texts, compute_type="int8")
     errors = np.abs(np.concatenate(theirs) - np.concatenate(ours))
     assert 1e-4 < np.median(errors) < 0.3  # another type, but the same model
 
