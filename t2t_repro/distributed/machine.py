@@ -43,3 +43,17 @@ def linux_bytes(path: str, name: str) -> int:
     """Return the bytes that a line "<name>: 123 kB" of a file in /proc says."""
     (kib,) = re.findall(rf"^{name}:\s+(\d+) kB", Path(path).read_text(), re.MULTILINE)
     return int(kib) * 1024
+
+
+def cpu_has(*names: str) -> bool | None:
+    """Return whether the processor has one of some kinds of instructions; None if unknown.
+
+    Args:
+        names: Their names in Linux's /proc/cpuinfo, such as "avx512_vnni"; ARM has others than x86.
+    """
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        return None
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return None if found is None else not set(names).isdisjoint(found[1].split())
