@@ -176,6 +176,11 @@ class Corpus:
         self._encode_train()
         return self._load("train", self._local_train())
 
+    def length_ratio(self) -> float:
+        """Return the pieces of a target for each piece of a source, in the whole training split."""
+        manifest = self._finished_train() or self._encode_train()
+        return manifest["target_tokens"] / manifest["source_tokens"]
+
     @cached_property
     def _text_fingerprint(self) -> str:
         """The fingerprint of the training text that the vocabulary was learnt from."""

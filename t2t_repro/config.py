@@ -381,9 +381,18 @@ class Decode:
     )
     length_reward: float = setting(
         0.0,
-        "added to the log-probability for each piece up to the input's length; not in the paper",
+        "added to the log-probability for each piece up to the expected length of the output, "
+        "the input's length times the length ratio; not in the paper",
         low=0,
         high=10,
+        may_change=True,
+    )
+    length_ratio: float | None = setting(
+        None,
+        "expected pieces of an output for each piece of the input; none: as in the training text, "
+        "which a new run measures",
+        low=0.01,
+        high=100,
         may_change=True,
     )
     max_extra_length: int = setting(
@@ -407,6 +416,11 @@ class Decode:
         high=1_000_000,
         may_change=True,
     )
+
+    @property
+    def expected_ratio(self) -> float:
+        """The length ratio, or 1 where none has been measured or given."""
+        return 1.0 if self.length_ratio is None else self.length_ratio
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,8 @@ def build(
 ) -> Experiment:
     """Build a run: learn, take or load its vocabulary, then make a model with initial weights.
 
+    The configuration of the result has the length ratio of the training text.
+
     Args:
         config: The run's configuration.
         workdir: Its work directory. If it holds checkpoints, the run of `init_from` is not read.
@@ -138,7 +140,7 @@ def build(
         other.copy_weights(experiment.model, experiment.vocabulary, strict)
         print(f"weights: of the run {other.path}", file=sys.stderr)
     freeze(experiment.model, config.train.freeze)
-    return experiment
+    return replace(experiment, config=run_text.with_length_ratio(config, corpus))
 
 
 def _assemble(
@@ -249,7 +251,7 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
         if config.train.auxiliary_tasks:
             _ = run_text.auxiliary_tasks(config, corpus, corpus.train()).links
     corpus.held_out("dev")
-    workdir.save_config(config)
+    workdir.save_config(run_text.with_length_ratio(config, corpus))
     return corpus
 
 

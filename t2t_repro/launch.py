@@ -119,7 +119,7 @@ def agree_on_config(
         if not config.data.stream:
             corpus.train()
         corpus.held_out("dev")
-        workdir.save_config(config)
+        workdir.save_config(run_text.with_length_ratio(config, corpus))
 
     cluster.by_chief(prepare)
     _wait_for_config(workdir.config_file, cluster)

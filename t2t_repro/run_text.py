@@ -20,7 +20,9 @@ from t2t_repro.problems import PROBLEMS
 from t2t_repro.workdir import Workdir
 
 if typing.TYPE_CHECKING:
-    from pipelines.stream import Stream
+    import numpy as np
+
+    from pipelines.stream import Encode, Stream, Text
 
 # {setting: why a stream cannot have it}
 _NOT_STREAMED = {
@@ -64,6 +66,18 @@ def corpus_of(config: Config, workdir: Workdir, read_only: bool = False) -> Corp
     )
 
 
+def with_length_ratio(config: Config, corpus: Corpus) -> Config:
+    """Return a configuration with the length ratio of its training text, unless it has one."""
+    if config.decode.length_ratio is not None:
+        return config
+    if config.data.stream:
+        source, target = _sampled_lengths(config, corpus.vocabulary.graph_encoder()).sum(axis=0)
+        ratio = float(target / source)
+    else:
+        ratio = corpus.length_ratio()
+    return configs.override(config, {"length_ratio": round(ratio, 3)})
+
+
 def training_batches(
     config: Config,
     corpus: Corpus,
@@ -100,10 +114,8 @@ def training_batches(
 def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, workers: int) -> Stream:
     from pipelines import stream  # imports tensorflow, which takes seconds
 
-    data, train, files = config.data, config.train, PROBLEMS[config.problem].training_files
-    assert files is not None  # `check_stream` has looked
-    text, encode_text = files(config), vocabulary.graph_encoder()
-    lengths = stream.sample(text, encode_text, train.seed, data.max_length)
+    data, train, encode_text = config.data, config.train, vocabulary.graph_encoder()
+    lengths = _sampled_lengths(config, encode_text)
     buckets = stream.choose(
         lengths,
         tokens_per_batch=max(1, data.tokens_per_batch // workers),
@@ -118,7 +130,7 @@ def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, worker
             file=sys.stderr,
         )
     return stream.Stream(
-        text,
+        _streamed_text(config),
         buckets,
         encode_text,
         altered=vocabulary.graph_encoder(train.bpe_dropout) if train.bpe_dropout else None,
@@ -128,6 +140,20 @@ def _training_stream(config: Config, vocabulary: Vocabulary, worker: int, worker
         shard=worker,
         shards=workers,
     )
+
+
+def _sampled_lengths(config: Config, encode_text: Encode) -> np.ndarray:
+    """Return the source and target lengths of some pairs of a streamed text: int [pairs, 2]."""
+    from pipelines import stream
+
+    text, seed, limit = _streamed_text(config), config.train.seed, config.data.max_length
+    return stream.sample(text, encode_text, seed, limit)
+
+
+def _streamed_text(config: Config) -> Text:
+    files = PROBLEMS[config.problem].training_files
+    assert files is not None  # `check_stream` has looked
+    return files(config)
 
 
 def check_stream(config: Config) -> None:

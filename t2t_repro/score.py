@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     cli.add_strict(flags)
     cli.add_checkpoint(flags)
     lengths = "max_source_length", "max_extra_length"
-    cli.add_settings(flags, [], "alpha", "length_reward", "average_last", *lengths)
+    cli.add_settings(flags, [], "alpha", "length_reward", "length_ratio", "average_last", *lengths)
     return flags
 
 

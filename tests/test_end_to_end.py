@@ -102,6 +102,9 @@ def test_work_directory(tiny_run):
     given = {"problem": "toy_ende", "d_model": 48, "vocabulary_size": 500, "eval_sentences": 0}
     assert given.items() <= config.items()
     assert config["beta_2"] == 0.98  # settings that were not given are saved too
+    manifest = json.loads((tiny_run / f"prepared/{train}/manifest.json").read_text())
+    expected = manifest["target_tokens"] / manifest["source_tokens"]
+    assert config["length_ratio"] == pytest.approx(expected, abs=5e-4)
 
 
 def test_cost_of_training_is_kept(tiny_run):

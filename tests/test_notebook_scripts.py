@@ -104,6 +104,7 @@ def test_the_peer_that_is_timed_is_the_papers_model(size, monkeypatch):
     assert rates.count(0.0) == 2 * workload.model.num_layers
 
 
+@pytest.mark.slow
 def test_a_peers_training_step_is_timed():
     pytest.importorskip("torch")
     printed = script("peer_training.py", "torch", "tiny", "--bfloat16", "--repeats=1")

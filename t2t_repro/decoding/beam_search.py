@@ -2,7 +2,8 @@
 
 A hypothesis Y of a source X scores s(Y, X) = log P(Y | X) / lp(Y), lp(Y) = ((5 + |Y|) / 6)^alpha
 (Wu et al. 2016, equation 14), |Y| counting EOS. Not in the paper, and 0 unless it is set: a length
-reward r, with which s(Y, X) = (log P(Y | X) + r min(|Y|, |X|)) / lp(Y) (after Huang et al. 2017).
+reward r, with which s(Y, X) = (log P(Y | X) + r min(|Y|, q |X|)) / lp(Y), where q |X| is the length
+that the output is expected to have (after Huang et al. 2017).
 
 Axes: b batch, m beam, t target positions, v rows of the shared matrix. The hypotheses of a sentence
 are the queries of one batch row, so that the source needs no copy for each. The cache of a step
@@ -32,28 +33,28 @@ def length_penalty(length: Any, alpha: float) -> Any:
 
 
 def score(
-    log_prob: Any, length: Any, source_length: Any, alpha: float, length_reward: float
+    log_prob: Any, length: Any, expected_length: Any, alpha: float, length_reward: float
 ) -> Any:
     """Compute the scores s(Y, X) of hypotheses (6.1, and the length reward).
 
     Args:
         log_prob: float32 [b, m] or [b], log P(Y | X).
         length: int32, |Y| with EOS; broadcasts to log_prob.
-        source_length: int32, |X| with EOS; broadcasts to log_prob.
+        expected_length: float32, q |X|, |X| with EOS; broadcasts to log_prob.
         alpha: exponent of the length penalty.
         length_reward: r.
 
     Returns:
         float32, like log_prob.
     """
-    rewarded = ops.cast(ops.minimum(length, source_length), "float32")
+    rewarded = ops.minimum(ops.cast(length, "float32"), expected_length)
     return (log_prob + length_reward * rewarded) / length_penalty(length, alpha)
 
 
 class Lengths(typing.NamedTuple):
-    """How long the sources are, and the outputs may be, EOS included."""
+    """How long the outputs are expected to be, and may be, EOS included."""
 
-    source: Any  # int32 [b]: so many tokens of an output earn the length reward
+    expected: Any  # float32 [b]: so many tokens of an output earn the length reward
     least: Any  # int32 [b]: no EOS before this length
     most: Any  # int32 [b]: the last token that fits has to be EOS
     room: Any  # upper bound of `most`; an int, or a scalar tensor in a graph of dynamic shape
@@ -99,11 +100,11 @@ def beam_search(
             tokens that may not be produced are IMPOSSIBLE or below. `slots` are the ancestors of
             each hypothesis, then its own slot at `position`, then -1.
         cache: the cache before the first step.
-        lengths: lengths of the sources, and limits of the outputs' lengths.
+        lengths: expected lengths of the outputs, and limits.
         beam_size: m, at least n_best.
         alpha: exponent of the length penalty, at least 0.
         eos: id of EOS.
-        length_reward: added to the log-probability for each token up to the source's length.
+        length_reward: added to the log-probability for each token up to the expected length.
         n_best: hypotheses to return.
         prefix: int32 [b, p], tokens with which the outputs begin, then PAD; they count in the score
             like any others. None: the outputs are free.
@@ -114,10 +115,10 @@ def beam_search(
     """
 
     def score_of(log_prob: Any, length: Any) -> Any:
-        return score(log_prob, length, lengths.source[:, None], alpha, length_reward)
+        return score(log_prob, length, lengths.expected[:, None], alpha, length_reward)
 
     def unfinished(*loop: Any) -> Any:
-        reward = length_reward * ops.cast(lengths.source, "float32")  # [b], the greatest
+        reward = length_reward * lengths.expected  # [b], the greatest
         return _can_improve(BeamState(*loop), lengths.most, alpha, reward, n_best)
 
     def advance(*loop: Any) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ def make_decoder(
 
     def decode(source: Any, prefix: Any = None) -> tuple[Any, Any]:
         source_mask = padding_mask(source)
-        lengths = _lengths(source, source_mask, config.max_extra_length, forced_length)
+        lengths = _lengths(source, source_mask, config, forced_length)
         if prefix is not None:
             lengths = _with_room(lengths, prefix)
         step, cache = _start(
@@ -107,7 +107,7 @@ def make_sampler(
 
     def decode(source: Any, prefix: Any, draws: Any) -> tuple[Any, Any]:
         source_mask = padding_mask(source)
-        lengths = _with_room(_lengths(source, source_mask, config.max_extra_length, None), prefix)
+        lengths = _with_room(_lengths(source, source_mask, config, None), prefix)
         step, cache = _start(
             (model, *others), source, source_mask, producible, draws.shape[2], lengths.room
         )
@@ -173,12 +173,19 @@ def _mean(steps: Sequence[Step]) -> Step:
     return step
 
 
-def _lengths(source: Any, source_mask: Any, max_extra: int, forced: int | None) -> Lengths:
-    """Return the sources' lengths, and the outputs' limits: the paper's, or one for all."""
+def _lengths(source: Any, source_mask: Any, config: Decode, forced: int | None) -> Lengths:
+    """Return the outputs' expected lengths, and their limits: the paper's, or one for all."""
     own = ops.sum(ops.cast(source_mask[:, 0, 0], "int32"), axis=-1)  # [b], with EOS
+    expected, longest = _expected(own, config), ops.shape(source)[1]
     if forced:
-        return Lengths(own, own * 0 + forced, own * 0 + forced, ops.shape(source)[1] * 0 + forced)
-    return Lengths(own, own * 0, own + max_extra, ops.shape(source)[1] + max_extra)
+        return Lengths(expected, own * 0 + forced, own * 0 + forced, longest * 0 + forced)
+    more = config.max_extra_length
+    return Lengths(expected, own * 0, own + more, longest + more)
+
+
+def _expected(source_length: Any, config: Decode) -> Any:
+    """Return the expected lengths of outputs: int32 [b] -> float32 [b]."""
+    return config.expected_ratio * ops.cast(source_length, "float32")
 
 
 def _with_room(lengths: Lengths, prefix: Any) -> Lengths:
@@ -220,7 +227,7 @@ def make_scorer(
         length, source_length = (
             ops.sum(ops.cast(ids != PAD, "int32"), axis=-1) for ids in (target, source)
         )
-        total = ops.sum(log_probs, axis=-1)
-        return log_probs, score(total, length, source_length, config.alpha, config.length_reward)
+        total, expected = ops.sum(log_probs, axis=-1), _expected(source_length, config)
+        return log_probs, score(total, length, expected, config.alpha, config.length_reward)
 
     return scores

@@ -91,7 +91,7 @@ def sample(
     start = ops.zeros((), "int32"), ids, ops.zeros_like(draws[:, 0]), cache
     _, ids, log_prob, _ = ops.while_loop(unfinished, advance, start)
     length = ops.sum(ops.cast(ids != PAD, "int32"), axis=-1)
-    return ids, score(log_prob, length, lengths.source[:, None], alpha, length_reward)
+    return ids, score(log_prob, length, lengths.expected[:, None], alpha, length_reward)
 
 
 def _drawn(logits: Any, draws: Any, sampling: Sampling) -> Any:

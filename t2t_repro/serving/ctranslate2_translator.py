@@ -42,6 +42,7 @@ class Translator:
         decode = export_files.decode(directory, settings)
         self.beam_size = decode.beam_size
         self._alpha, self._length_reward = decode.alpha, decode.length_reward
+        self._length_ratio = decode.expected_ratio
         self._max_source_length = decode.max_source_length
         self._max_extra_length = decode.max_extra_length
         self._makes_trees = settings.get("output") == "trees"
@@ -109,7 +110,7 @@ class Translator:
         """Return ids with EOS, and the paper's score with the length reward."""
         ids = [*(self._ids[token] for token in tokens), EOS]
         log_prob = score * len(ids) ** _LENGTH_PENALTY
-        log_prob += self._length_reward * min(len(ids), source_length)
+        log_prob += self._length_reward * min(len(ids), self._length_ratio * source_length)
         return ids, log_prob / ((5 + len(ids)) / 6) ** self._alpha
 
     def _text(self, sentence: str, ids: list[int]) -> str:

@@ -104,11 +104,12 @@ class Translator:
             decode = settings["decode"]
             self.alpha = float(decode["alpha"])
             self.length_reward = float(decode["length_reward"])
+            self.length_ratio = float(decode["length_ratio"] or 1)  # null: none was measured
             self.max_extra_length = int(decode["max_extra_length"])
             self.max_source_length = int(decode["max_source_length"])
             lengths = self.max_extra_length, self.max_source_length - 2
             reasonable = all(0 <= value <= 10 for value in (self.alpha, self.length_reward))
-            if not (reasonable and min(lengths) >= 0):
+            if not (reasonable and 0 < self.length_ratio <= 100 and min(lengths) >= 0):
                 raise ValueError(f"the decode settings in {SETTINGS} cannot be")
             self._pieces = sentencepiece.SentencePieceProcessor()
             self._pieces.LoadFromSerializedProto((directory / PIECES).read_bytes())
@@ -188,7 +189,8 @@ class Translator:
     ) -> list[Hypotheses]:
         source = np.array([len(ids) for ids in sources])
         most = source * 0 + forced_length if forced_length else source + self.max_extra_length
-        lengths = source, most, most if forced_length else most * 0
+        expected = np.float32(self.length_ratio) * source.astype("float32")
+        lengths = expected, most, most if forced_length else most * 0
         beam = _Beam(lengths, self.beam_size, self.alpha, self.length_reward)
         results: dict[int, Hypotheses] = {}
         numbers = np.arange(len(sources))  # of the sentences that are still searched
@@ -388,7 +390,7 @@ class _Beam:
 
     def __init__(self, lengths: Sequence[np.ndarray], beam_size: int, alpha: float, reward: float):
         batch = len(lengths[0])
-        self.source, self.most, self.least = lengths
+        self.expected, self.most, self.least = lengths
         self.alpha, self.reward = alpha, reward
         self.position = 0
         self.alive = np.zeros((batch, beam_size, 0), np.int32)
@@ -414,7 +416,7 @@ class _Beam:
         """Return whether a hypothesis can still become one of the n best: bool [b]."""
         best = self.alive_log_prob[:, 0]
         # Log-probabilities only fall, so no score can be better than `bound`.
-        numerator = best + self.reward * self.source
+        numerator = best + self.reward * self.expected
         length = np.where(numerator < 0, self.most, self.position + 1)
         bound = (numerator / _penalty(length, self.alpha)).astype(np.float32)
         is_better = bound > self.finished_score[:, n_best - 1]
@@ -427,7 +429,7 @@ class _Beam:
     def keep(self, going: np.ndarray) -> None:
         """Drop the sentences that are not `going` [b]."""
         hypotheses = "alive", "alive_log_prob", "finished", "finished_score"
-        for name in ("source", "most", "least", *hypotheses):
+        for name in ("expected", "most", "least", *hypotheses):
             setattr(self, name, getattr(self, name)[going])
         self.mask = self.mask[going]
 
@@ -456,7 +458,7 @@ class _Beam:
 
         grown = self.alive[rows, parent]  # [b, 2m, t]
         grown[:, :, self.position] = token
-        reward = self.reward * np.minimum(length, self.source)[:, None]
+        reward = self.reward * np.minimum(length, self.expected)[:, None]
         score = (log_prob + reward) / _penalty(length, self.alpha)
         score = np.where(ended & (log_prob > IMPOSSIBLE / 2), score, IMPOSSIBLE)
         scores = np.concatenate([self.finished_score, score], axis=1).astype(np.float32)

@@ -20,14 +20,16 @@ only_tensorflow = pytest.mark.skipif(
 )
 
 
-def lengths(most, least=0, source=0):
+def lengths(most, least=0, expected=0):
     most = np.array(most, "int32")
     zeros = np.zeros_like(most)
-    return Lengths(source=zeros + source, least=zeros + least, most=most, room=int(most.max()))
+    return Lengths(
+        expected=np.float32(zeros + expected), least=zeros + least, most=most, room=int(most.max())
+    )
 
 
 def search(
-    table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1, least=0, source=0,
+    table, max_lengths=(6,), beam_size=2, alpha=0.0, calls=None, n_best=1, least=0, expected=0,
     length_reward=0.0,
 ):  # fmt: skip
     """Search with a step function that reads `table`, [token, next] or [b, token, next].
@@ -44,7 +46,7 @@ def search(
         return keras.ops.take_along_axis(logits, tokens[:, :, None], axis=1), cache
 
     return beam_search(
-        step, (), lengths(max_lengths, least, source), beam_size=beam_size, alpha=alpha, eos=EOS,
+        step, (), lengths(max_lengths, least, expected), beam_size=beam_size, alpha=alpha, eos=EOS,
         length_reward=length_reward, n_best=n_best,
     )  # fmt: skip
 
@@ -154,11 +156,11 @@ def test_impossible_tokens_never_come_and_their_share_goes_to_the_others():
     assert score == pytest.approx(np.log(0.1 / 0.2), rel=1e-5)
 
 
-@pytest.mark.parametrize(("source", "length"), [(1, 1), (2, 3), (4, 3), (9, 5)])
-def test_tokens_up_to_the_sources_length_earn_the_reward(source, length):
-    ((ids, score),) = best(*search(SHORT_OR_LONG, length_reward=1.0, source=source))
+@pytest.mark.parametrize(("expected", "length"), [(1, 1), (2, 3), (4, 3), (4.5, 5), (9, 5)])
+def test_tokens_up_to_the_expected_length_earn_the_reward(expected, length):
+    ((ids, score),) = best(*search(SHORT_OR_LONG, length_reward=1.0, expected=expected))
     probability = {1: 0.4, 3: 0.6 * 0.9 * 0.7, 5: 0.6 * 0.9 * 0.3 * 0.9 * 0.7}
-    scores = {n: np.log(p) + min(n, source) for n, p in probability.items()}
+    scores = {n: np.log(p) + min(n, expected) for n, p in probability.items()}
     assert max(scores, key=scores.get) == length
     assert ids == [*[A, B, A, B][: length - 1], EOS]
     assert score == pytest.approx(scores[length], rel=1e-5)
@@ -167,7 +169,7 @@ def test_tokens_up_to_the_sources_length_earn_the_reward(source, length):
 @only_tensorflow
 def test_search_stops_when_no_reward_makes_up_for_what_is_lost():
     calls = []
-    rewarded = {"length_reward": 0.1, "source": 3}
+    rewarded = {"length_reward": 0.1, "expected": 3}
     ((ids, _),) = best(*search(GARDEN_PATH, max_lengths=(50,), calls=calls, **rewarded))
     assert ids == [B, EOS]
     assert calls == [0, 1]  # log 0.36 + 0.2 is finished, and log 0.18 + 0.3 the most to come
@@ -255,7 +257,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha, leng
     rng = np.random.default_rng(7)
     tables = rng.normal(0, 2, (120, 2 * 4**3, 4)).astype("float32")
     max_lengths = rng.integers(1, 5, 120).astype("int32")
-    sources = rng.integers(1, 5, 120).astype("int32")
+    likely = rng.integers(1, 5, 120) * 1.25  # the expected lengths
     beam_size = 15
 
     def step(tokens, slots, position, cache):
@@ -273,7 +275,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha, leng
     flat = tables.reshape(-1, 4).copy()
     flat[:, PAD] = IMPOSSIBLE
     ids, scores = beam_search(
-        step, keras.ops.zeros((120, 4, beam_size), "int32"), lengths(max_lengths, source=sources),
+        step, keras.ops.zeros((120, 4, beam_size), "int32"), lengths(max_lengths, expected=likely),
         beam_size=beam_size, alpha=alpha, eos=EOS, length_reward=length_reward, n_best=beam_size,
     )  # fmt: skip
 
@@ -283,7 +285,7 @@ def test_widest_beam_equals_exhaustive_search_to_the_last_hypothesis(alpha, leng
     prefixes = [p for n in range(4) for p in itertools.product((A, B), repeat=n)]
     for row, (found, score) in enumerate(zip(array(ids), array(scores), strict=True)):
         logits = {prefix: tables[row, number(prefix)].astype("float64") for prefix in prefixes}
-        rewards = length_reward * np.minimum(np.arange(5), sources[row])
+        rewards = length_reward * np.minimum(np.arange(5), likely[row])
         expected = exhaustive(logits, max_lengths[row], alpha, rewards)
         count = len(expected)
         # Two sentences of one row differ by 3e-7, so float32 may swap them.

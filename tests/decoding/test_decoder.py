@@ -56,10 +56,11 @@ def log_softmax(x):
     return x - np.logaddexp.reduce(x, axis=-1, keepdims=True)
 
 
-def plain_search(model, source, beam_size, alpha, length_reward, least, most):
+def plain_search(model, source, beam_size, alpha, rewarded, least, most):
     """Search as in the paper, with no cache, arrays or early stop: [(score, ids)], best first."""
     alive, finished = [((), 0.0)], []
-    source_length = np.count_nonzero(source)
+    length_reward, length_ratio = rewarded
+    expected_length = length_ratio * np.count_nonzero(source)
     for length in range(1, most + 1):
         targets = np.zeros((len(alive), most + 1), "int32")
         targets[:, : length - 1] = [ids for ids, _ in alive]
@@ -71,7 +72,7 @@ def plain_search(model, source, beam_size, alpha, length_reward, least, most):
                     continuations.append((total + log_prob, (*ids, token)))
         continuations = sorted(continuations, key=lambda pair: -pair[0])[: 2 * beam_size]
         penalty = ((5 + length) / 6) ** alpha
-        reward = length_reward * min(length, source_length)
+        reward = length_reward * min(length, expected_length)
         ended = (pair for pair in continuations if pair[1][-1] == EOS)
         finished += [((total + reward) / penalty, ids) for total, ids in ended]
         alive = [(ids, total) for total, ids in continuations if ids[-1] != EOS][:beam_size]
@@ -121,28 +122,30 @@ def random_sources(rng, count):
 
 @only_tensorflow
 @pytest.mark.parametrize(
-    ("beam_size", "alpha", "length_reward", "forced_length"),
+    ("beam_size", "alpha", "rewarded", "forced_length"),
     [
-        pytest.param(1, 0.6, 0.0, None, marks=pytest.mark.slow),
-        pytest.param(3, 0.0, 0.0, None, marks=pytest.mark.slow),
-        (4, 0.6, 0.0, None),
-        pytest.param(4, 2.0, 0.0, None, marks=pytest.mark.slow),
-        pytest.param(4, 0.6, 0.0, 6, marks=pytest.mark.slow),
-        (4, 0.0, 0.9, None),
-        pytest.param(4, 0.6, 3.0, None, marks=pytest.mark.slow),
+        pytest.param(1, 0.6, (0.0, 1.0), None, marks=pytest.mark.slow),
+        pytest.param(3, 0.0, (0.0, 1.0), None, marks=pytest.mark.slow),
+        (4, 0.6, (0.0, 1.0), None),
+        pytest.param(4, 2.0, (0.0, 1.0), None, marks=pytest.mark.slow),
+        pytest.param(4, 0.6, (0.0, 1.0), 6, marks=pytest.mark.slow),
+        (4, 0.0, (0.9, 1.3), None),
+        pytest.param(4, 0.6, (3.0, 0.7), None, marks=pytest.mark.slow),
     ],
 )
 def test_all_hypotheses_of_a_trained_model_equal_those_of_a_plain_search(
-    trained, beam_size, alpha, length_reward, forced_length
+    trained, beam_size, alpha, rewarded, forced_length
 ):
+    """`rewarded` has the length reward, and the length ratio."""
     source = random_sources(np.random.default_rng(6), 12)
-    settings = {"beam_size": beam_size, "alpha": alpha, "length_reward": length_reward}
+    settings = {"beam_size": beam_size, "alpha": alpha}
+    settings |= dict(zip(("length_reward", "length_ratio"), rewarded, strict=True))
     settings |= {"forced_length": forced_length}
     found = hypotheses(*decode_with(trained, source, beam_size, max_extra_length=3, **settings))
     for row, ours in zip(source, found, strict=True):
         most = forced_length or int((row != PAD).sum()) + 3
         least = forced_length or 1
-        theirs = plain_search(trained, row, beam_size, alpha, length_reward, least, most)
+        theirs = plain_search(trained, row, beam_size, alpha, rewarded, least, most)
         assert [ids for ids, _ in ours] == [list(ids) for _, ids in theirs[:beam_size]]
         expected = [score for score, _ in theirs[:beam_size]]
         np.testing.assert_allclose([score for _, score in ours], expected, rtol=1e-4)
@@ -190,7 +193,7 @@ def test_score_is_the_teacher_forced_log_probability(model, decoded):
 
 @pytest.mark.parametrize(("forced_length", "reward"), [(None, 0.0), (3, 0.0), (4, 0.9)])
 def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_length, reward):
-    given = {"alpha": 0.6, "length_reward": reward}
+    given = {"alpha": 0.6, "length_reward": reward, "length_ratio": 0.7}
     ids, scores = decode_with(model, SOURCE, n_best=3, forced_length=forced_length, **given)
     score = make_scorer(model, Decode(**given), PIECES)
     for i in range(3):
@@ -198,7 +201,7 @@ def test_scorer_says_of_each_hypothesis_what_the_search_said(model, forced_lengt
         log_probs, own = score(SOURCE, target)
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)
         length = (target != PAD).sum(1)
-        rewarded = array(log_probs).sum(1) + reward * np.minimum(length, [5, 3])
+        rewarded = array(log_probs).sum(1) + reward * np.minimum(length, 0.7 * np.array([5, 3]))
         np.testing.assert_allclose(rewarded, array(own) * ((5 + length) / 6) ** 0.6, rtol=1e-5)
 
 
@@ -367,7 +370,7 @@ def test_a_prefix_may_be_longer_than_the_limit(model):
 
 
 def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None):
-    config = Decode(3, max_extra_length=4, length_reward=0.3)
+    config = Decode(3, max_extra_length=4, length_reward=0.3, length_ratio=1.2)
     sampling = Sampling(topk, temperature)
     decode = make_sampler(model, config, PIECES, EOS, sampling)
     prefix = np.zeros((len(source), 0), "int32") if prefix is None else prefix
@@ -401,5 +404,7 @@ def test_samples_depend_on_their_own_draws_alone_and_score_as_the_search(model):
     assert [ids for ids, _ in hypotheses(*alone)[0]] == [i for i, _ in hypotheses(*together)[1]]
     assert (array(ids)[0, :, :3] == PREFIX[0]).all()
     for i in range(3):
-        _, own = make_scorer(model, Decode(length_reward=0.3), PIECES)(SOURCE, array(ids)[:, i])
+        _, own = make_scorer(model, Decode(length_reward=0.3, length_ratio=1.2), PIECES)(
+            SOURCE, array(ids)[:, i]
+        )
         np.testing.assert_allclose(array(own), array(scores)[:, i], rtol=1e-4)

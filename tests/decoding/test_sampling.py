@@ -13,7 +13,7 @@ PROBABILITIES = np.array([0, 0.1, 0.5, 0.15, 0.25])  # PAD is never produced
 COUNT = 4000
 
 
-def drawn(draws, topk, temperature, source=2, reward=0.0):
+def drawn(draws, topk, temperature, expected=2, reward=0.0):
     """Draw sequences of at most two tokens; returns the ids [m, 2] and scores [m]."""
     logits = np.where(PROBABILITIES > 0, np.log(PROBABILITIES + 1e-30), IMPOSSIBLE)
 
@@ -21,7 +21,7 @@ def drawn(draws, topk, temperature, source=2, reward=0.0):
         return keras.ops.ones((1, draws.shape[2], 1)) * logits.astype("float32"), cache
 
     two = np.array([2], "int32")
-    lengths = Lengths(source=two * 0 + source, least=two * 0, most=two, room=2)
+    lengths = Lengths(expected=np.float32(two * 0 + expected), least=two * 0, most=two, room=2)
     ids, scores = sample(
         step, (), lengths, keras.ops.convert_to_tensor(draws.astype("float32")),
         np.zeros((1, 0), "int32"), sampling=Sampling(topk, temperature), alpha=0.0,
@@ -45,14 +45,14 @@ def test_tokens_are_drawn_with_their_probabilities(topk, temperature):
     np.testing.assert_allclose(scores, own, rtol=1e-5)
 
 
-@pytest.mark.parametrize("source", [1, 2])
-def test_each_token_up_to_the_sources_length_is_rewarded(source):
+@pytest.mark.parametrize("expected", [1, 1.5, 2])
+def test_each_token_up_to_the_expected_length_is_rewarded(expected):
     draws = (np.arange(100)[None, None] + 0.5) / 100
     ids, plain = drawn(draws, 0, 1.0)
-    _, rewarded = drawn(draws, 0, 1.0, source, reward=0.7)
+    _, rewarded = drawn(draws, 0, 1.0, expected, reward=0.7)
     lengths = np.count_nonzero(ids, axis=1)
     assert set(lengths) == {1, 2}
-    np.testing.assert_allclose(rewarded - plain, 0.7 * np.minimum(lengths, source), rtol=1e-5)
+    np.testing.assert_allclose(rewarded - plain, 0.7 * np.minimum(lengths, expected), rtol=1e-5)
 
 
 def test_the_greatest_and_the_least_draw_are_tokens_that_may_be_produced():

@@ -223,7 +223,7 @@ def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
     from t2t_repro import experiment
     from t2t_repro.serving import exports
 
-    run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7})
+    run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7, "length_ratio": 0.8})
     ctranslate2_export.save(run, tmp_path / "1")
     sources = run.vocabulary.encode([pair["source"] for pair in pairs])
     targets, scores = zip(*exports.open_export(tmp_path / "1").translate_ids(sources), strict=True)

@@ -143,7 +143,8 @@ def test_nbest_lists_are_tensorflows(run, exported):
     [pytest.param(1, 0.0, 0.0, marks=pytest.mark.slow), (3, 2.5, 0.0), (3, 0.6, 0.8)],
 )
 def test_other_searches(tiny_run, exported, tmp_path, beam_size, alpha, reward):
-    settings = {"alpha": alpha, "length_reward": reward, "max_extra_length": 6}
+    settings = {"alpha": alpha, "length_reward": reward, "length_ratio": 1.3}
+    settings |= {"max_extra_length": 6}
     run = restored(tiny_run, beam_size=beam_size, **settings)
     directory = tmp_path / "1"
     if beam_size == 3:  # the other settings are not part of the model file
@@ -548,7 +549,7 @@ def changed(**changes):
         ("settings.json", changed(output=None), "output"),
         ("settings.json", changed(decode=None), "decode"),
         ("settings.json", changed(decode=[0.6, 50]), "list"),
-        ("settings.json", changed(decode={"alpha": 0.6, "length_reward": 0}), "max_extra_length"),
+        ("settings.json", changed(decode={"alpha": 0.6, "length_reward": 0}), "length_ratio"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value))[:30],
 )
@@ -573,6 +574,8 @@ def test_a_damaged_export(copy, name, content, reason):
         {"length_reward": -0.1},
         {"length_reward": float("nan")},
         {"length_reward": float("inf")},
+        {"length_ratio": -1},
+        {"length_ratio": float("nan")},
         {"max_extra_length": float("inf")},
         {"max_extra_length": -1},
         {"max_source_length": 1},
