@@ -1,4 +1,4 @@
-"""Baseline speeds of this machine: a large matrix product, and reading memory."""
+"""What this machine can do: its baseline speeds, and the instructions of its processor."""
 
 import re
 import statistics
