@@ -22,9 +22,9 @@ def run(monkeypatch, tmp_path):
     """Return a function that calls a coroutine function with a worker of `deadly_engine`."""
     monkeypatch.setattr(worker, "engine", deadly_engine)
 
-    def run(main):
+    def run(main, limit=60.0):
         async def whole():
-            started = Worker(tmp_path, 3, 1.0)
+            started = Worker(tmp_path, 3, limit)
             assert (await started.start()).beam_size == 3
             try:
                 return await main(started)
@@ -76,18 +76,18 @@ def test_a_batch_that_nobody_waits_for_any_more_is_ended(run, caplog):
         ((_, row),), _ = await worker.run("serving_default", ["b"])
         assert row == "b"
 
-    run(main)
+    run(main, limit=1.0)
     assert "a worker is killed: 2 sentences took 1 s" in caplog.text
     assert "tried again" not in caplog.text
 
 
 def test_a_batch_with_a_deadly_and_an_endless_sentence_has_one_limit(run):
     async def main(worker):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             answers, _ = await worker.run("serving_default", ["endless", "deadly", "endless"])
         assert all(isinstance(answer, WorkerDied) for answer in answers)
 
-    run(main)
+    run(main, limit=1.0)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_process_is_killed_whatever_it_does(run):
         assert task.done()
         assert pid != worker._process
 
-    run(main)
+    run(main, limit=1.0)  # a second process is given the sentence, too
 
 
 def test_an_exception_is_no_death(run):
