@@ -14,7 +14,7 @@ from t2t_repro import cli
 
 def environment():
     """Return a shell's environment, without the variables that importing TensorFlow sets."""
-    ours = "TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND"
+    ours = "TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND", "TF_ENABLE_ONEDNN_OPTS"
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return kept | {"PYTHONPATH": str(ROOT)}
 

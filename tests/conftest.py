@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import platform
 import shutil
 from itertools import islice
 
@@ -13,6 +14,9 @@ import pytest
 # variable on import, and child processes inherit it.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for PyTorch, CTranslate2 and NumPy
+# As `tensorflow_import` does: most tests import TensorFlow without it.
+if platform.machine() in ("x86_64", "AMD64"):
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 # No two sizes are equal, and d_k, d_v and d_model / h differ, so that a swap cannot pass.
 TINY = {

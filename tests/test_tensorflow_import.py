@@ -1,5 +1,6 @@
 """What a command imports with TensorFlow, in a process of its own."""
 
+import platform
 import subprocess
 import sys
 
@@ -57,3 +58,20 @@ print(gc.get_freeze_count() == frozen)
     first, again = commands.python("-c", code).stdout.decode().splitlines()
     assert first == "0 True True"
     assert again == "True"
+
+
+# The variable alone would not do: TensorFlow reads it once, when it is loaded.
+ONEDNN = """
+import os
+from t2t_repro import tensorflow_import
+tensorflow_import.quiet()
+from tensorflow.python.util import _pywrap_util_port
+print(_pywrap_util_port.IsMklEnabled(), os.environ["TF_ENABLE_ONEDNN_OPTS"])
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86 processor")
+@pytest.mark.parametrize("given", [{}, {"TF_ENABLE_ONEDNN_OPTS": "0"}], ids=str)
+def test_onednn_is_used_unless_the_user_says_otherwise(given):
+    printed = commands.python("-c", ONEDNN, **given).stdout.decode().split()
+    assert printed == (["False", "0"] if given else ["True", "1"])
