@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import os
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ def shift_right(target):
     PAD is embedded as the zero vector, the start symbol of the authors' first code.
     """
     return ops.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
+
+
+def _called(layer, *inputs, **given):
+    return layer(*inputs, **given)
 
 
 class _LayerOfSublayers(keras.layers.Layer):
@@ -372,18 +377,44 @@ class Transformer(keras.Model):
         """
         return self.embedding.logits(self.vectors(source, target, training))
 
-    def vectors(self, source: Any, target: Any, training: bool = False) -> Any:
+    def vectors(
+        self,
+        source: Any,
+        target: Any,
+        training: bool = False,
+        call_layer: Callable[..., Any] = _called,
+    ) -> Any:
         """Compute the vectors that `call` makes logits of: [b, t, d].
 
         Training computes the loss from these and the shared matrix.
+
+        Args:
+            source: [b, s].
+            target: [b, t].
+            training: whether dropout is active.
+            call_layer: calls an encoder or decoder layer, its first argument, with the others.
         """
         source_mask = padding_mask(source)
-        memory = self.memory(self.encode(source, source_mask, training))
-        vectors, _ = self._decode(shift_right(target), memory, source_mask, training)
-        return vectors
+        encoded = self.encode(source, source_mask, training, call_layer=call_layer)
+        inputs = shift_right(target), self.memory(encoded), source_mask
+        return self._decode(*inputs, training, call_layer)[0]
 
-    def encode(self, source, source_mask, training=False, return_attention_scores=False):
+    def encode(
+        self,
+        source,
+        source_mask,
+        training=False,
+        return_attention_scores=False,
+        call_layer=_called,
+    ):
         """Encode source [b, s] with its padding mask.
+
+        Args:
+            source: [b, s].
+            source_mask: bool [b, 1, 1, s].
+            training: whether dropout is active.
+            return_attention_scores: whether to return the attention weights too.
+            call_layer: as for `vectors`.
 
         Returns:
             [b, s, d]; with `return_attention_scores` ([b, s, d], weights [b, h, s, s] by layer).
@@ -395,10 +426,11 @@ class Transformer(keras.Model):
             x, given["rows"] = self._as_rows(x)
         for layer in self.encoder:
             if return_attention_scores:
-                x, weights = layer(x, source_mask, return_attention_scores=True, **given)
+                given["return_attention_scores"] = True
+                x, weights = call_layer(layer, x, source_mask, **given)
                 scores.append(weights)
             else:
-                x = layer(x, source_mask, **given)
+                x = call_layer(layer, x, source_mask, **given)
         x = ops.reshape(x, shape)
         return (x, scores) if return_attention_scores else x
 
@@ -438,16 +470,16 @@ class Transformer(keras.Model):
         logits = self.embedding.logits(x)
         return (logits, scores) if return_attention_scores else logits
 
-    def _decode(self, previous, memory, source_mask, training):
+    def _decode(self, previous, memory, source_mask, training, call_layer=_called):
         """Decode all positions -> (vectors [b, t, d], attention weights as `decode` returns)."""
         x = self.target_positions(self.embedding(previous))
         x, scores = self.target_dropout(x, training=training), []
         shape, target_mask = ops.shape(x), causal_mask(ops.shape(previous)[1])
         x, rows = self._as_rows(x)
-        given = {"training": training, "rows": rows}
+        given = {"training": training, "rows": rows, "return_attention_scores": True}
         for layer, keys_values in zip(self.decoder, memory, strict=True):
             inputs = x, keys_values, source_mask, target_mask
-            x, weights = layer(*inputs, return_attention_scores=True, **given)
+            x, weights = call_layer(layer, *inputs, **given)
             scores.append(weights)
         return ops.reshape(x, shape), scores
 

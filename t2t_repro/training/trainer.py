@@ -21,6 +21,7 @@ import tensorflow as tf
 from t2t_repro.config import Train
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
+from t2t_repro.training.layer_functions import LayerFunctions
 from t2t_repro.training.loss import output_cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
 from t2t_repro.training.rows import own_rows, with_even_rows
@@ -53,6 +54,7 @@ class Trainer:
         self.sharing = sharing or strategy.num_replicas_in_sync
         self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
         self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
+        self._layers = LayerFunctions()
         self._gradients = self._gradients_of
         if config.xla:
             self._gradients = tf.function(self._gradients_of, autograph=False, jit_compile=True)
@@ -167,7 +169,7 @@ class Trainer:
         learnt = self.model.trainable_variables
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
-            vectors = self.model.vectors(source, target, training=True)
+            vectors = self.model.vectors(source, target, training=True, call_layer=self._layers)
             matrix = self.model.embedding.matrix.value
             sums = output_cross_entropy(vectors, matrix, target, self.label_smoothing)
             loss = sums[0] / tokens
