@@ -49,7 +49,7 @@ def _import() -> ModuleType:
     """Import TensorFlow and Keras, which has to use TensorFlow whatever the user's default is."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     # TensorFlow uses oneDNN by itself only where the processor has AVX-512 and the like. On one
-    # with AVX2 a training step takes 1.4 to 1.6 times as long without it, a decoding step 1.2.
+    # with AVX2 a training step takes 1.2 to 1.4 times as long without it, a decoding step 1.2.
     if platform.machine() in _X86:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with _absent(*_NOT_NEEDED), _no_collection():

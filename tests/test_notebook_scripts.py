@@ -14,6 +14,7 @@ import sacrebleu
 from paths import DATA, ROOT
 
 from pipelines.toy import toy_ende
+from t2t_repro.bench.train import WORKLOADS
 from t2t_repro.model import flops
 from t2t_repro.model.layers import sinusoids
 
@@ -90,18 +91,22 @@ def test_the_peer_that_is_timed_is_the_papers_model(size, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(ROOT / "docs/notebook")
     import peer_training
+    import pytorch_peers
 
-    workload = peer_training.WORKLOADS[size]
-    peer = peer_training.TorchTransformer(workload)
+    workload, ours = peer_training.WORKLOADS[size], WORKLOADS[size]
+    model = ours.model
+    sizes = model.num_layers, model.d_model, model.d_ff, model.num_heads
+    assert workload == (*sizes, ours.rows, ours.batch, ours.length)
+    peer = pytorch_peers.TorchTransformer(workload)
     weights = sum(weight.numel() for weight in peer.parameters())
-    assert weights == flops.trainable_parameters(workload.model, workload.rows)
-    ours = np.asarray(sinusoids(workload.length, workload.model.d_model))
-    np.testing.assert_allclose(peer.positions, ours, atol=1e-5)
+    assert weights == flops.trainable_parameters(model, ours.rows)
+    positions = np.asarray(sinusoids(ours.length, model.d_model))
+    np.testing.assert_allclose(peer.positions, positions, atol=1e-5)
     rates = [m.p for m in peer.modules() if isinstance(m, torch.nn.Dropout)]
     # The embeddings, two sub-layers of each encoder layer and three of each decoder layer; inside
     # the feed-forward layers it is off.
-    assert rates.count(0.1) == 1 + 5 * workload.model.num_layers
-    assert rates.count(0.0) == 2 * workload.model.num_layers
+    assert rates.count(0.1) == 1 + 5 * model.num_layers
+    assert rates.count(0.0) == 2 * model.num_layers
 
 
 @pytest.mark.slow
