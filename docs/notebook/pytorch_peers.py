@@ -56,15 +56,9 @@ class Marian(nn.Module):
         super().__init__()
         from transformers import MarianConfig, MarianMTModel
 
-        sides = {
-            f"{side}_{name}": size
-            for side in ("encoder", "decoder")
-            for name, size in {
-                "layers": workload.layers,
-                "attention_heads": workload.heads,
-                "ffn_dim": workload.d_ff,
-            }.items()
-        }
+        sides = _of_both_sides(
+            layers=workload.layers, attention_heads=workload.heads, ffn_dim=workload.d_ff
+        )
         config = MarianConfig(
             vocab_size=workload.rows,
             d_model=workload.d_model,
@@ -99,16 +93,12 @@ class Fairseq(nn.Module):
         pieces = Dictionary()
         for number in range(workload.rows - len(pieces)):
             pieces.add_symbol(str(number))
-        sides = {
-            f"{side}_{name}": size
-            for side in ("encoder", "decoder")
-            for name, size in {
-                "layers": workload.layers,
-                "attention_heads": workload.heads,
-                "embed_dim": workload.d_model,
-                "ffn_embed_dim": workload.d_ff,
-            }.items()
-        }
+        sides = _of_both_sides(
+            layers=workload.layers,
+            attention_heads=workload.heads,
+            embed_dim=workload.d_model,
+            ffn_embed_dim=workload.d_ff,
+        )
         settings = argparse.Namespace(
             **sides,
             dropout=0.1,
@@ -124,6 +114,11 @@ class Fairseq(nn.Module):
         """Return the logits [b, t, v] for source [b, s] and target [b, t], which is shifted."""
         lengths = torch.full(source.shape[:1], source.shape[1])
         return self.model(source, lengths, shifted)[0]
+
+
+def _of_both_sides(**sizes: int) -> dict[str, int]:
+    """Return settings of the encoder and, the same, of the decoder."""
+    return {f"{side}_{n}": size for side in ("encoder", "decoder") for n, size in sizes.items()}
 
 
 def step_of(peer: str, workload: Workload, bfloat16: bool, compiled: bool) -> Callable[[], float]:
