@@ -166,7 +166,7 @@ def test_each_seed_reads_the_whole_text_and_ends_with_its_own_pieces(prepared, m
     steps = list(many_seeds.batches_of([1, 2], text))
     assert len(steps) == 40
     for number, (shape, sources, targets) in enumerate(steps):
-        expected = 2, text.rows[shape], many_seeds.LENGTHS[shape]
+        expected = 2, text.rows[shape], text.lengths[shape]
         assert sources.shape == targets.shape == expected
         assert not (sources[0] == sources[1]).all()
         assert is_plain(sources.reshape(-1, sources.shape[2])) == (number >= 30)

@@ -36,14 +36,16 @@ from t2t_repro import run_text
 from t2t_repro.config import Config, override
 from t2t_repro.workdir import Workdir
 
-# The longest side of a batch's pairs. Odd, so that attention is the plain formula: no kernel for
-# it has been tried on a GPU with several runs at once.
-LENGTHS = 13, 15, 17, 21, 29, 65
+# The shares of the training pairs that are as short as a batch's shape or shorter: about 13, 15, 17,
+# 21, 29 and 81 pieces for Multi30k's captions.
+SHARES = 0.35, 0.52, 0.67, 0.86, 0.98, 1
+LONGER = 1.5  # times the longest pair: alterations make pairs longer
 # The share of tokens_per_batch that the longer sides of a batch's pairs have, without padding.
 # Batches then have 104 of Multi30k's captions, as those of `t2t_repro.train` do.
 FULL = 0.81
 AHEAD = 3  # epochs of each run that are made before they are needed
-SENTENCES = 1024  # translated at once
+SENTENCES = 1024  # translated at once, the last ones again where fewer are left
+PIECES = 32  # sources have a multiple of this length; each shape of batch is compiled
 
 Decoder = Callable[[list[Any], Any], Any]
 Batches = dict[int, tuple[np.ndarray, np.ndarray]]  # by shape: int32 [batches, b, s], [..., t]
@@ -62,25 +64,36 @@ class Text:
         self.corpus: Corpus = run_text.corpus_of(self.config, self.workdir, read_only=True)
 
     @functools.cached_property
+    def lengths(self) -> list[int]:
+        """The longest side of a batch's pairs, for each shape.
+
+        Odd, so that attention is the plain formula: no kernel for it has been tried on a GPU with
+        several runs at once.
+        """
+        longest = np.quantile(self.corpus.train().lengths.max(1), SHARES).round().astype(int)
+        longest[-1] = LONGER * longest[-1]
+        return sorted(set((longest | 1).tolist()))
+
+    @functools.cached_property
     def rows(self) -> list[int]:
-        """The rows of a batch, for each of `LENGTHS`."""
+        """The rows of a batch, for each of `lengths`."""
         longest = self.corpus.train().lengths.max(1)
-        shapes = np.searchsorted(LENGTHS, longest)
+        shapes = np.searchsorted(self.lengths, longest)
         tokens = FULL * self.config.data.tokens_per_batch
         means = [
             longest[shapes == i].mean() if (shapes == i).any() else length
-            for i, length in enumerate(LENGTHS)
+            for i, length in enumerate(self.lengths)
         ]
         return [max(1, round(tokens / mean)) for mean in means]
 
     def epoch(self, seed: int, epoch: int, is_altered: bool) -> Batches:
-        """Return the batches of an epoch; pairs longer than the last of `LENGTHS` are left out."""
+        """Return the batches of an epoch; pairs longer than the last of `lengths` are left out."""
         updates = 0 if is_altered else self.config.train.train_steps
         split = _batching(self, seed).for_epoch(epoch, updates).split
-        shapes = np.searchsorted(LENGTHS, split.lengths.max(1))
+        shapes = np.searchsorted(self.lengths, split.lengths.max(1))
         rng = np.random.default_rng([seed, epoch])
         batches = {}
-        for shape, (length, rows) in enumerate(zip(LENGTHS, self.rows, strict=True)):
+        for shape, (length, rows) in enumerate(zip(self.lengths, self.rows, strict=True)):
             pairs = rng.permutation(np.flatnonzero(shapes == shape))
             count = -(-len(pairs) // rows)
             if count:
@@ -177,7 +190,7 @@ def trained(seeds: list[int], text: Text) -> tuple[Any, Any]:
     step = Step(model, config.train)
     state = jax.tree.map(lambda *values: jnp.stack(values), *states)
     update = jax.jit(jax.vmap(step.update), donate_argnums=0)
-    shapes = zip(text.rows, LENGTHS, strict=True)
+    shapes = zip(text.rows, text.lengths, strict=True)
     batches = [jax.ShapeDtypeStruct((len(seeds), *shape), jnp.int32) for shape in shapes]
     lowered = [update.lower(state, batch, batch) for batch in batches]
     last, every = config.train.train_steps, config.train.checkpoint_steps
@@ -219,7 +232,8 @@ def translated(decode: Decoder, weights: list[Any], text: Text, lines: list[str]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     outputs: dict[int, np.ndarray] = {}
     for some in (order[i : i + SENTENCES] for i in range(0, len(order), SENTENCES)):
-        width = max(len(ids[i]) for i in some)
+        some += some[-1:] * (SENTENCES - len(some))
+        width = -(-len(ids[some[-1]]) // PIECES) * PIECES
         source = np.array([ids[i] + [PAD] * (width - len(ids[i])) for i in some], np.int32)
         outputs.update(zip(some, np.asarray(decode(weights, source)), strict=True))
     return vocabulary.decode(outputs[i] for i in range(len(ids)))
