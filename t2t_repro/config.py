@@ -254,12 +254,19 @@ class Train:
         low=0,
         below=1,
     )
+    misspelt_share: float = setting(
+        0.0,
+        "share of the sources' longer words misspelt at random in training text, during "
+        "altered_share",
+        low=0,
+        high=1,
+    )
     auxiliary_tasks: bool = setting(
         False, "train on every pair again with words reversed or replaced, during altered_share"
     )
     altered_share: float | None = setting(
         None,
-        "first share of train_steps, with bpe_dropout and auxiliary_tasks; none: "
+        "first share of train_steps, with bpe_dropout, misspelt_share and auxiliary_tasks; none: "
         "1 - cooldown_share",
         low=0,
         high=1,
@@ -350,7 +357,7 @@ class Train:
 
     @property
     def altered_updates(self) -> int:
-        """The number of updates with BPE dropout and auxiliary tasks, if the run has any."""
+        """The number of updates whose text is altered, if the run alters any."""
         if self.altered_share is None:
             return self.updates_before_cooldown
         return round(self.altered_share * self.train_steps)

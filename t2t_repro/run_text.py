@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
+from pipelines.augmentation.misspelling import Misspelling
 from pipelines.batching import Alteration, Batching, FirstEpoch
 from pipelines.corpus import Corpus
 from pipelines.errors import BadInput
@@ -27,6 +28,7 @@ if typing.TYPE_CHECKING:
 # {setting: why a stream cannot have it}
 _NOT_STREAMED = {
     "auxiliary_tasks": "they need all of the prepared text",
+    "misspelt_share": "words are misspelt in the prepared text",
     "max_ratio": "filters count what they drop while the text is prepared",
     "drop_duplicates": "it compares all pairs while the text is prepared",
     "drop_copies": "filters count what they drop while the text is prepared",
@@ -168,13 +170,16 @@ def check_stream(config: Config) -> None:
         )
     for name, why in _NOT_STREAMED.items():
         if configs.flat(config)[name]:
-            off = "none" if configs.FIELDS[name].default is None else "false"
+            default = configs.FIELDS[name].default
+            off = "none" if default is None else str(default).lower()
             raise BadInput(f"--stream with --{name}: {why}; leave --stream out, or --{name}={off}")
     files(config)
 
 
 def _alterations(config: Config, corpus: Corpus, split: EncodedSplit) -> Iterator[Alteration]:
     train, max_length, vocabulary = config.train, config.data.max_length, corpus.vocabulary
+    if train.misspelt_share:
+        yield Misspelling(vocabulary, train.misspelt_share, max_length, train.seed)
     if train.bpe_dropout:
         yield BpeDropout(vocabulary, train.bpe_dropout, max_length, train.seed)
     if train.auxiliary_tasks:

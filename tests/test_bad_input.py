@@ -200,6 +200,7 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
         ("--tsv_files={}/absent --held_out_share=0", "absent: no such file"),
         ("--tsv_files={}/pairs.tsv --xla", "--stream with --xla"),
         ("--tsv_files={}/pairs.tsv --auxiliary_tasks", "--stream with --auxiliary_tasks"),
+        ("--tsv_files={}/pairs.tsv --misspelt_share=1", "--stream out, or --misspelt_share=0.0"),
         ("--tsv_files={}/pairs.tsv --max_ratio=2", "--stream with --max_ratio"),
         (
             "--source_files {0}/en {0}/en --target_files {0}/de --held_out_share=0",

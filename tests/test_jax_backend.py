@@ -70,6 +70,7 @@ def test_logits_are_those_of_tensorflow(build, tmp_path):
     np.testing.assert_allclose(np.load(found), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_kernels_for_a_gpu_are_their_formula():
     file = Path(__file__).parent / "model" / "test_short_attention.py"
     stdout = run_on_jax("-m", "pytest", "-p", "no:cacheprovider", file)

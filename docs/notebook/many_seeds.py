@@ -36,8 +36,8 @@ from t2t_repro import run_text
 from t2t_repro.config import Config, override
 from t2t_repro.workdir import Workdir
 
-# The shares of the training pairs that are as short as a batch's shape or shorter: about 13, 15, 17,
-# 21, 29 and 81 pieces for Multi30k's captions.
+# The shares of the training pairs that fit into each shape. Multi30k has shapes of 15, 17, 19, 23,
+# 31 and 79 pieces.
 SHARES = 0.35, 0.52, 0.67, 0.86, 0.98, 1
 LONGER = 1.5  # times the longest pair: alterations make pairs longer
 # The share of tokens_per_batch that the longer sides of a batch's pairs have, without padding.

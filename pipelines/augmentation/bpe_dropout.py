@@ -10,10 +10,9 @@ import dataclasses
 
 import numpy as np
 
+from pipelines.augmentation.blocks import in_blocks
 from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import EOS, PAD, Vocabulary
-
-_BLOCK = 10_000  # pairs altered at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +26,7 @@ class BpeDropout:
 
     def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
         """Return the split in the epoch's pieces, in memory; 30,000 Multi30k pairs per second."""
-        blocks = [
-            self._block(split, np.arange(first, min(first + _BLOCK, len(split))), epoch)
-            for first in range(0, len(split), _BLOCK)
-        ]
-        ids, lengths = zip(*blocks, strict=True)
-        return EncodedSplit.from_shards(ids, lengths, split.manifest)
+        return in_blocks(split, lambda pairs: self._block(split, pairs, epoch))
 
     def _block(
         self, split: EncodedSplit, pairs: np.ndarray, epoch: int

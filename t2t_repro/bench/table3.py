@@ -38,6 +38,7 @@ _FROM_PAPER = (  # settings that have the paper's values
     "label_smoothing",
     "weight_decay",
     "bpe_dropout",
+    "misspelt_share",
     "auxiliary_tasks",
     "cooldown_share",
     "beam_size",

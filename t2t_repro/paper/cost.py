@@ -39,8 +39,8 @@ def by_formula(seconds: float, devices: int, tflops: float) -> float:
 def trained_positions(plan: Callable[[int], Sequence[Any]], steps: int) -> Positions:
     """Return the positions in a run's first `steps` batches, however often it was resumed.
 
-    `bpe_dropout` and `auxiliary_tasks` change the batches but not their size; the positions are
-    those of the unchanged text.
+    `bpe_dropout`, `misspelt_share` and `auxiliary_tasks` change the batches but not their size; the
+    positions are those of the unchanged text.
 
     Args:
         plan: `Batching.plan`: epoch -> its batches (pairs, source length, target length). All

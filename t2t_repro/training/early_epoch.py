@@ -102,7 +102,8 @@ def _config(
     except (BadInput, OSError):
         return None  # `launch.train` reports it
     train, data = config.train, config.data
-    is_altered = (train.bpe_dropout or train.auxiliary_tasks) and train.altered_updates
+    alterations = train.bpe_dropout, train.misspelt_share, train.auxiliary_tasks
+    is_altered = any(alterations) and train.altered_updates
     is_local = not (data.stream or is_address(data.prepared_dir or ""))
     return config if is_altered and is_local and cores() > 1 else None
 

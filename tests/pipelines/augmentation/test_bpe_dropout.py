@@ -54,7 +54,7 @@ def test_the_text_stays_and_its_pieces_do_not(toy_pairs, toy_split, toy_vocabula
 
 
 def test_sides_and_blocks_have_pieces_drawn_apart(toy_vocabulary, dropout, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.augmentation.bpe_dropout._BLOCK", 10)
+    monkeypatch.setattr("pipelines.augmentation.blocks._BLOCK", 10)
     text = "The teacher does not want to close the small window."
     encode_split(lambda: [{"source": text, "target": text}] * 20, toy_vocabulary, MOST, tmp_path)
     drawn = pieces(dropout(EncodedSplit.load(tmp_path), epoch=0))
@@ -63,7 +63,7 @@ def test_sides_and_blocks_have_pieces_drawn_apart(toy_vocabulary, dropout, tmp_p
 
 
 def test_blocks_are_put_together(toy_split, dropout, monkeypatch):
-    monkeypatch.setattr("pipelines.augmentation.bpe_dropout._BLOCK", 70)
+    monkeypatch.setattr("pipelines.augmentation.blocks._BLOCK", 70)
     varied = dropout(toy_split, epoch=0)
     assert len(varied.ids) == 5
     decoded = dropout.vocabulary.decode
