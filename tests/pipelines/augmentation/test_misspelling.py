@@ -95,6 +95,7 @@ def test_a_source_that_would_grow_too_long_stays(toy_split, misspelling):
     assert 0 < np.mean(same) < 0.5
 
 
+@pytest.mark.slow
 def test_a_run_misspells_before_it_leaves_merges_out(tmp_path):
     settings = {"misspelt_share": 0.2, "bpe_dropout": 0.1, "max_length": 99, "seed": 3}
     own = toy_batches(tmp_path, settings)
