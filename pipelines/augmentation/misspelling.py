@@ -28,7 +28,7 @@ class Misspelling:
     seed: int
 
     def __call__(self, split: EncodedSplit, epoch: int) -> EncodedSplit:
-        """Return the split with misspelt sources, in memory; 40,000 captions per second."""
+        """Return the split with misspelt sources, in memory; 20,000 Multi30k pairs per second."""
         return in_blocks(split, lambda pairs: self._block(split, pairs, epoch))
 
     def _block(
