@@ -17,7 +17,7 @@ from t2t_repro import config as configs
 from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
-from t2t_repro.distributed.strategy import count_replicas, default_strategy
+from t2t_repro.distributed.strategy import count_replicas, default_strategy, divide_cores
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.loop import Stopped
@@ -53,7 +53,7 @@ def train(
         SystemExit: training was stopped by a signal; the state is saved.
     """
     try:
-        micro_batches = _micro_batches(problem, variant, workdir, overrides)
+        micro_batches = _prepare_devices(problem, variant, workdir, overrides)
         cluster = Cluster(default_strategy())
         with cluster.watched(), _locked(workdir, cluster) as workdir:
             config = agree_on_config(problem, variant, workdir, overrides, cluster)
@@ -151,16 +151,22 @@ def _checksum(path: Path) -> int:
     return zlib.crc32(path.read_bytes()) if path.exists() else -1
 
 
-def _micro_batches(
+def _prepare_devices(
     problem: str | None, variant: str | None, workdir: Workdir, overrides: Mapping[str, Any]
 ) -> int:
-    """Try how many micro-batches a replica needs, before TensorFlow initialises a device."""
+    """Do what comes before TensorFlow initialises a device; return a replica's micro-batches.
+
+    The cores are divided, unless XLA compiles the step, which is then made as a whole; and it is
+    tried how many micro-batches a replica needs.
+    """
     replicas = count_replicas()
     try:
         config = workdir.config_to_train(problem, variant, overrides)
         pieces = _vocabulary_size(config, workdir)
     except (BadInput, OSError):
         return 1  # all workers raise the error together later
+    if not config.train.xla:
+        divide_cores()
     return count_micro_batches(config, replicas, pieces)
 
 

@@ -21,13 +21,21 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
-    """Return the GFLOP/s of a product of two square matrices, `width` or `MATRIX` wide."""
+    """Return the GFLOP/s of products of two square matrices, `width` or `MATRIX` wide.
+
+    Two are made at the same time, because a product may have half of the cores (`divide_cores`).
+    """
     import tensorflow as tf
 
     width = width or MATRIX
-    matrix = tf.cast(tf.random.normal((width, width)), dtype)
-    seconds = median_seconds(lambda: tf.linalg.matmul(matrix, matrix)[0, 0].numpy(), repeats)
-    return 2 * width**3 / seconds / 1e9
+    matrices = [tf.cast(tf.random.normal((width, width)), dtype) for _ in range(2)]
+
+    @tf.function(autograph=False)
+    def corners() -> list[tf.Tensor]:
+        return [tf.linalg.matmul(matrix, matrix)[0, 0] for matrix in matrices]
+
+    seconds = median_seconds(lambda: tf.stack(corners()).numpy(), repeats)
+    return 2 * 2 * width**3 / seconds / 1e9
 
 
 def read_gb_per_s(repeats: int) -> float:

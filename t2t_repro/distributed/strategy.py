@@ -4,6 +4,7 @@ The processes of a run are called workers. They are named by TF_CONFIG, which Te
 Kubernetes' training operator writes, or by the SLURM step in which `srun` started them.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.errors import BadInput
+from pipelines.workers import cores
 from t2t_repro.distributed.cluster import WorkerGone
 
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", '
@@ -34,6 +36,27 @@ def default_strategy() -> tf.distribute.Strategy:
     if not gpus:
         return tf.distribute.OneDeviceStrategy("/cpu:0")
     return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+
+
+def divide_cores() -> None:
+    """Give an operation half of the cores, for two halves of a batch at the same time.
+
+    It does nothing with a GPU, with several workers, on one core, where TF_NUM_INTRAOP_THREADS says
+    how many threads an operation has, or once a device has been used.
+    """
+    if _is_one_cpu() and cores() > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        with contextlib.suppress(RuntimeError):  # a device has been used
+            tf.config.threading.set_intra_op_parallelism_threads((cores() + 1) // 2)
+
+
+def has_divided_cores() -> bool:
+    """Return whether an operation has some of the cores, as `divide_cores` does it."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    return _is_one_cpu() and 0 < threads < cores()
+
+
+def _is_one_cpu() -> bool:
+    return count_replicas() == 1 and not tf.config.list_physical_devices("GPU")
 
 
 def count_replicas() -> int:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 # Otherwise TensorFlow copies the function to where it is called, and rewrites each copy.
-_KEPT = {"_noinline": True}
+KEPT = {"_noinline": True}
 
 
 class LayerFunctions:
@@ -56,7 +56,7 @@ def _function(layer: keras.Layer) -> Callable[..., Any]:
     in `layer.variables`.
     """
 
-    @tf.function(autograph=False, experimental_attributes=_KEPT)
+    @tf.function(autograph=False, experimental_attributes=KEPT)
     def call(
         values: list[tf.Tensor], *inputs: Any, **given: Any
     ) -> tuple[Any, dict[int, tf.Tensor]]:

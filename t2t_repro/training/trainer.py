@@ -5,7 +5,8 @@ part of a stream, its worker's part of the batch. The loss of a step is the sum 
 divided by the number of target tokens in the whole batch. A step on n replicas therefore equals the
 step on one, rows sorted by length are divided evenly, and no dataset has to be distributed. A
 replica with little memory divides its rows into micro-batches, computes one after another, and adds
-up their gradients, which again gives the same step.
+up their gradients, which again gives the same step. On the cores of a CPU two halves of the rows
+are computed at the same time (`halves.py`).
 
 The norm of the gradient is taken after all these sums, so clipping and skipping treat the gradient
 of the whole batch, and all replicas of all workers do the same.
@@ -19,8 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.config import Train
+from t2t_repro.distributed.strategy import has_divided_cores
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
+from t2t_repro.training.halves import Halves
 from t2t_repro.training.layer_functions import LayerFunctions
 from t2t_repro.training.loss import output_cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
@@ -58,6 +61,8 @@ class Trainer:
         self._gradients = self._gradients_of
         if config.xla:
             self._gradients = tf.function(self._gradients_of, autograph=False, jit_compile=True)
+        elif has_divided_cores():
+            self._gradients = Halves(self._gradients_of, model.random_states)
         with strategy.scope():
             self.optimizer = make_optimizer(config, model.config.d_model, FusedAdam)
             self.optimizer.build(model.trainable_variables)

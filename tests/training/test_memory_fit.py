@@ -97,7 +97,7 @@ def test_auto_tries_the_vocabulary_that_the_run_will_have(tmp_path, monkeypatch)
     learnt.save(tmp_path)
     files = {f"{side}_files": [str(tmp_path / side)] for side in ("source", "target")}
     flags = files | {"vocabulary": str(tmp_path), "max_tokens_per_replica": "auto"}
-    launch._micro_batches("parallel_text", None, Workdir(tmp_path / "run"), flags)
+    launch._prepare_devices("parallel_text", None, Workdir(tmp_path / "run"), flags)
     assert tried[0][0] == 270
 
 
