@@ -33,7 +33,7 @@ SENTENCES = \
 	"We know that my sister called the doctor on March 3rd, 2015." \
 	"Because the house is old, twenty-one children help the king."
 
-test: .venv/installed-dev  ## all that catches a wrong number: 5 to 11 minutes on 2 cores
+test: .venv/installed-dev  ## all that catches a wrong number: 5 to 12 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
 test-slow: .venv/installed-dev  ## the rest, workers and kills for real: at most 30 minutes on 2 cores
