@@ -17,7 +17,7 @@ from t2t_repro import config as configs
 from t2t_repro import experiment, reports, run_text
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
-from t2t_repro.distributed.strategy import count_replicas, default_strategy, divide_cores
+from t2t_repro.distributed.strategy import count_replicas, default_strategy, prepare_cpu
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.loop import Stopped
@@ -156,8 +156,8 @@ def _prepare_devices(
 ) -> int:
     """Do what comes before TensorFlow initialises a device; return a replica's micro-batches.
 
-    The cores are divided, unless XLA compiles the step, which is then made as a whole; and it is
-    tried how many micro-batches a replica needs.
+    A CPU is prepared, unless XLA compiles the step, which is then made as a whole; and it is tried
+    how many micro-batches a replica needs.
     """
     replicas = count_replicas()
     try:
@@ -166,7 +166,7 @@ def _prepare_devices(
     except (BadInput, OSError):
         return 1  # all workers raise the error together later
     if not config.train.xla:
-        divide_cores()
+        prepare_cpu()
     return count_micro_batches(config, replicas, pieces)
 
 

@@ -66,9 +66,9 @@ def rows(repeats: int, account: bool) -> Iterator[Row]:
     Yields:
         See `figures`.
     """
-    from t2t_repro.distributed.strategy import divide_cores
+    from t2t_repro.distributed.strategy import prepare_cpu
 
-    divide_cores()  # as `train` does
+    prepare_cpu()  # as `train` does
     for size, workload in WORKLOADS.items():
         for precision in PRECISIONS:
             matmul = matmul_gflops(precision.removeprefix("mixed_"), repeats)

@@ -38,19 +38,24 @@ def default_strategy() -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
 
 
-def divide_cores() -> None:
-    """Give an operation half of the cores, for two halves of a batch at the same time.
+def prepare_cpu() -> None:
+    """Set TensorFlow up to train on one CPU; with a GPU or several workers this does nothing.
 
-    It does nothing with a GPU, with several workers, on one core, where TF_NUM_INTRAOP_THREADS says
-    how many threads an operation has, or once a device has been used.
+    TensorFlow no longer rewrites functions, except where `layer_functions.rewritten` wants it. And
+    an operation gets half of the cores, for two halves of a batch at the same time; it does not on
+    one core, where TF_NUM_INTRAOP_THREADS says how many threads an operation has, or once a device
+    has been used.
     """
-    if _is_one_cpu() and cores() > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+    if not _is_one_cpu():
+        return
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    if cores() > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         with contextlib.suppress(RuntimeError):  # a device has been used
             tf.config.threading.set_intra_op_parallelism_threads((cores() + 1) // 2)
 
 
 def has_divided_cores() -> bool:
-    """Return whether an operation has some of the cores, as `divide_cores` does it."""
+    """Return whether an operation has some of the cores, as `prepare_cpu` does it."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
     return _is_one_cpu() and 0 < threads < cores()
 

@@ -2,7 +2,7 @@
 
 Many operations of a step are too small for several cores, so that all but one of them wait. Two
 halves that do not wait for each other keep them busy: on 2 cores a step of a small model takes 0.76
-to 0.91 times as long, one of base 0.96 times. Base's first step comes 3 seconds later.
+to 0.91 times as long, one of base 0.96 times.
 """
 
 from collections.abc import Callable

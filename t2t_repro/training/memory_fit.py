@@ -118,7 +118,7 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silences complaints about lack of memory
     import tensorflow as tf
 
-    from t2t_repro.distributed.strategy import divide_cores
+    from t2t_repro.distributed.strategy import prepare_cpu
     from t2t_repro.model.transformer import Transformer
     from t2t_repro.training.freezing import freeze
     from t2t_repro.training.trainer import Trainer
@@ -129,7 +129,7 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
     if not gpus:
         _limit_memory()
         if not train.xla:
-            divide_cores()
+            prepare_cpu()
     strategy = tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
     try:
         with strategy.scope():

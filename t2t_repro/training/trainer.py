@@ -24,7 +24,7 @@ from t2t_repro.distributed.strategy import has_divided_cores
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
 from t2t_repro.training.halves import Halves
-from t2t_repro.training.layer_functions import LayerFunctions
+from t2t_repro.training.layer_functions import KEPT, LayerFunctions, rewritten
 from t2t_repro.training.loss import output_cross_entropy
 from t2t_repro.training.optimizer import make_optimizer
 from t2t_repro.training.rows import own_rows, with_even_rows
@@ -128,7 +128,8 @@ class Trainer:
             if self.sharing < context.num_replicas_in_sync:
                 tokens = context.all_reduce(tf.distribute.ReduceOp.SUM, given / self.sharing)
             gradients, sums = self._summed_gradients(source, target, tokens)
-            gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+            if context.num_replicas_in_sync > 1:  # a sum of one would be 254 operations in base
+                gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
             norm = tf.linalg.global_norm(gradients)
             self._update(gradients, norm)
             if self.skips:
@@ -172,15 +173,25 @@ class Trainer:
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Compute the gradients of the loss of some rows, and the first three numbers of `step`."""
         learnt = self.model.trainable_variables
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
-            vectors = self.model.vectors(source, target, training=True, call_layer=self._layers)
-            matrix = self.model.embedding.matrix.value
-            sums = output_cross_entropy(vectors, matrix, target, self.label_smoothing)
-            loss = sums[0] / tokens
-        gradients = tape.gradient(loss, learnt)
+        with rewritten():
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
+                vectors = self.model.vectors(source, target, training=True, call_layer=self._layers)
+                matrix = tf.convert_to_tensor(self.model.embedding.matrix.value)
+                sums = self._cross_entropy(vectors, matrix, target)
+                loss = sums[0] / tokens
+            gradients = tape.gradient(loss, learnt)
         # A learned table of positions has a sparse gradient, which cannot be added up.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
+
+    @tf.function(autograph=False, experimental_attributes=KEPT)
+    def _cross_entropy(
+        self, vectors: tf.Tensor, matrix: tf.Tensor, target: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return `output_cross_entropy`, by a function that is rewritten as those of layers are."""
+        if not self.model.embedding.matrix.trainable:  # no gradient, which nothing would read
+            matrix = tf.stop_gradient(matrix)
+        return output_cross_entropy(vectors, matrix, target, self.label_smoothing)
 
     def _own_rows(
         self, source: tf.Tensor, target: tf.Tensor, index: Any

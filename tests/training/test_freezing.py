@@ -52,5 +52,9 @@ def test_a_step_changes_the_other_weights_alone(build):
         assert has_changed or not weight.trainable or weight.path.endswith("key/bias")
     graph = trainer.step.get_concrete_function().graph
     calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
-    # Each layer is called, and the gradients of the decoder's layers alone.
-    assert len(calls) == len(model.encoder) + 2 * len(model.decoder)
+    # Each layer and the loss are called, and the gradients of the decoder's layers and the loss.
+    assert len(calls) == len(model.encoder) + 2 * len(model.decoder) + 2
+    backward = [call for call in calls if "backward" in call.get_attr("f").name]
+    assert len(backward) == len(model.decoder) + 1
+    shapes = [output.shape for call in backward for output in call.outputs]
+    assert model.embedding.matrix.shape not in shapes

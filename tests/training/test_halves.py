@@ -1,5 +1,6 @@
 """Two halves of a batch at the same time make the update of the whole batch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,31 +80,66 @@ def test_the_first_half_drops_what_a_whole_batch_would_and_the_second_something_
     assert both != pytest.approx(2 * alone, rel=1e-3)
 
 
-THREADS = """
+PREPARED = """
+import json, sys
+from pathlib import Path
 import tensorflow as tf
+from t2t_repro import launch
 from t2t_repro.config import Model, Train
-from t2t_repro.distributed.strategy import default_strategy, divide_cores
+from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.trainer import Trainer
+from t2t_repro.workdir import Workdir
 
-divide_cores()
+def rewritten(nodes):
+    attributes = [node.attr["config_proto"].s for node in nodes if "PartitionedCall" in node.op]
+    options = [tf.compat.v1.ConfigProto.FromString(each).graph_options for each in attributes]
+    return sorted({not each.rewrite_options.disable_meta_optimizer for each in options})
+
+workdir, xla = Path(sys.argv[1]), bool(sys.argv[2])
+launch._prepare_devices("toy_ende", None, Workdir(workdir), {"xla": xla})
 strategy = default_strategy()
 with strategy.scope():
     model = Transformer(Model(1, 12, 20, 3, 5, 7), rows=23)
 trainer = Trainer(model, Train(), strategy)
-threads = tf.config.threading.get_intra_op_parallelism_threads()
-print(threads, type(trainer._gradients).__name__)
+graph = trainer.step.get_concrete_function().graph.as_graph_def()
+inner = [node for function in graph.library.function for node in function.node_def]
+found = {
+    "threads": tf.config.threading.get_intra_op_parallelism_threads(),
+    "gradients": type(trainer._gradients).__name__,
+    "step": not tf.config.optimizer.get_experimental_options()["disable_meta_optimizer"],
+    "called by the step": rewritten(graph.node),
+    "called by them": rewritten(inner),
+}
+print(json.dumps(found))
 """
+HALVES = {
+    "threads": (cores() + 1) // 2,
+    "gradients": "Halves",
+    "step": False,
+    "called by the step": [False],  # the halves
+    "called by them": [True],  # layers, loss, and their gradients
+}
+# The step calls the layers and the loss.
+WHOLE = {"gradients": "method", "step": False, "called by the step": [True], "called by them": []}
 
 
 @pytest.mark.skipif(cores() == 1, reason="one core")
-@pytest.mark.parametrize("given", [None, "3"])
-def test_training_divides_the_cores_unless_the_user_does(given):
+@pytest.mark.parametrize(
+    ("given", "xla", "expected"),
+    [
+        (None, "", HALVES),
+        ("3", "", WHOLE | {"threads": 0}),
+        (None, "xla", WHOLE | {"threads": 0, "step": True}),
+    ],
+    ids=["halves", "threads given", "XLA"],
+)
+def test_train_divides_cores_and_has_only_layers_and_loss_rewritten(tmp_path, given, xla, expected):
+    """Divided cores are left to the user who gives the threads, and all of it is to XLA."""
     env = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
     if given:
         env["TF_NUM_INTRAOP_THREADS"] = given
-    command = [sys.executable, "-c", THREADS]
+    command = [sys.executable, "-c", PREPARED, str(tmp_path), xla]
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    expected = "0 method" if given else f"{(cores() + 1) // 2} Halves"
-    assert ended.stdout.strip() == expected
+    assert json.loads(ended.stdout) == expected
