@@ -3,7 +3,7 @@
 The six layers of base's encoder make the same graph six times, and so do those of its decoder. Here
 each kind is traced once, as a function of its weights. TensorFlow (its Grappler) also rewrites that
 function once, before it first runs, which makes steps faster. To rewrite what is left of a step,
-more than 3,000 operations of base, takes 3 s and makes it no faster, so on a CPU it is left out
+more than 3,000 operations of base, takes 3 s and hardly makes it faster, so on a CPU it is left out
 (`distributed.strategy.prepare_cpu`).
 """
 
