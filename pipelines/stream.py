@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Protocol
 
@@ -31,7 +30,7 @@ import tensorflow as tf
 
 from pipelines.batching import untuned
 from pipelines.buckets import Buckets, Rule, choose_buckets
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 
 # Records among which the next one is drawn. A checkpoint holds them, in 0.8 kB for a pair of lines.
 _SHUFFLED = 50_000
@@ -254,10 +253,9 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        reason = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\].*", "", error.message.splitlines()[0])
         raise BadInput(
-            f"training text: cannot be read any more ({reason[:200]}); bring the same files back "
-            "and run the same command again; it resumes from the last checkpoint"
+            f"training text: cannot be read any more ({first_line(error)}); bring the same files "
+            "back and run the same command again; it resumes from the last checkpoint"
         ) from None
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
 from t2t_repro import experiment, reports, run_text
@@ -80,7 +80,7 @@ def train(
 
 def _no_memory(error: Exception) -> BadInput:
     return BadInput(
-        f"too little memory on a device ({str(error).splitlines()[0]}); the same command with "
+        f"too little memory on a device ({first_line(error)}); the same command with "
         "--max_tokens_per_replica=auto resumes, and computes steps in micro-batches that fit"
     )
 

@@ -23,7 +23,7 @@ def median_seconds(call: Callable[[], object], repeats: int) -> float:
 def matmul_gflops(dtype: str, repeats: int, width: int | None = None) -> float:
     """Return the GFLOP/s of products of two square matrices, `width` or `MATRIX` wide.
 
-    Two are made at the same time, because a product may have half of the cores (`prepare_cpu`).
+    Two are made at the same time, because a product may have one of two cores (`prepare_cpu`).
     """
     import tensorflow as tf
 

@@ -42,22 +42,23 @@ def prepare_cpu() -> None:
     """Set TensorFlow up to train on one CPU; with a GPU or several workers this does nothing.
 
     TensorFlow no longer rewrites functions, except where `layer_functions.rewritten` wants it. And
-    an operation gets half of the cores, for two halves of a batch at the same time; it does not on
-    one core, where TF_NUM_INTRAOP_THREADS says how many threads an operation has, or once a device
-    has been used.
+    on two cores an operation gets one, for two halves of a batch at the same time, unless
+    TF_NUM_INTRAOP_THREADS says how many threads an operation has, or a device has been used. More
+    cores stay undivided: two operations share what threads there are, and would leave half of the
+    cores idle.
     """
     if not _is_one_cpu():
         return
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    if cores() > 1 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+    if cores() == 2 and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         with contextlib.suppress(RuntimeError):  # a device has been used
-            tf.config.threading.set_intra_op_parallelism_threads((cores() + 1) // 2)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def has_divided_cores() -> bool:
-    """Return whether an operation has some of the cores, as `prepare_cpu` does it."""
+    """Return whether an operation has one of two cores, as `prepare_cpu` does it."""
     threads = tf.config.threading.get_intra_op_parallelism_threads()
-    return _is_one_cpu() and 0 < threads < cores()
+    return _is_one_cpu() and threads == 1 and cores() == 2
 
 
 def _is_one_cpu() -> bool:

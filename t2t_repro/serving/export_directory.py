@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import t2t_repro
 from pipelines import storage
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from t2t_repro import config
 from t2t_repro.serving.export_files import write_settings
 
@@ -72,9 +72,9 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        reason = getattr(error, "strerror", None) or first_line(error)
         raise BadInput(
-            f"{directory}: could not be written: {reason.rstrip('.')}. Nothing is left of it; make "
+            f"{directory}: could not be written: {reason}. Nothing is left of it; make "
             "room, or give another --export_dir"
         ) from None
 

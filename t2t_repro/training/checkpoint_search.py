@@ -5,13 +5,12 @@ against a checksum. The newest good one is then used instead, unless `strict` as
 """
 
 import contextlib
-import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.training.stream_places import StreamPlaces
@@ -129,21 +128,14 @@ def _explained(path: Path) -> Iterator[None]:
         raise
     except _LACKING as error:
         raise BadInput(
-            f"{path}: cannot be read: {first_line(error)} Once it can be, run the same command "
+            f"{path}: cannot be read: {first_line(error)}. Once it can be, run the same command "
             "again"
         ) from None
     # IndexError: how TensorFlow's reader reports a truncated file.
     except (tf.errors.OpError, IndexError) as error:
-        raise Damaged(f"damaged ({first_line(error)[:-1]})") from None
+        raise Damaged(f"damaged ({first_line(error)})") from None
     except (ValueError, AssertionError) as error:
         raise BadInput(
-            f"{path}: cannot be restored, it is of another model: {first_line(error)} Bring back "
+            f"{path}: cannot be restored, it is of another model: {first_line(error)}. Bring back "
             "the config.yaml that it was trained with, or train in another --workdir"
         ) from None
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's first line, without the names of TensorFlow's operations."""
-    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
-    line = re.sub(r"\{\{.*?\}\} ?| \[Op:\w+\]", "", lines[0])
-    return line[:200].rstrip(". ") + "."

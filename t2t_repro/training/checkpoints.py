@@ -14,10 +14,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.checkpoint_files import CheckpointFiles
-from t2t_repro.training.checkpoint_search import Search, first_line, weights_by_name
+from t2t_repro.training.checkpoint_search import Search, weights_by_name
 from t2t_repro.training.score_history import ScoreHistory
 from t2t_repro.training.stream_places import StreamPlaces
 
@@ -110,7 +110,7 @@ class Checkpoints:
                 self._files.remove(step)
             raise BadInput(
                 f"{self._files.directory}: the checkpoint of step {step} could not be written: "
-                f"{first_line(error)} Make room and run the same command again; it resumes from "
+                f"{first_line(error)}. Make room and run the same command again; it resumes from "
                 "the last whole checkpoint"
             ) from None
 
@@ -282,7 +282,7 @@ def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None
     except (tf.errors.OpError, RuntimeError, IndexError) as error:  # good a moment ago
         raise BadInput(
             f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
-            f"({first_line(error)[:-1]}); run the same command again"
+            f"({first_line(error)}); run the same command again"
         ) from None
 
 

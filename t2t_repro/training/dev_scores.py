@@ -11,7 +11,7 @@ from tensorboard.plugins.hparams import api as hparams
 from tqdm import tqdm
 
 from pipelines.batching import Batching
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from pipelines.shards import EncodedSplit
 from t2t_repro import config as configs
 from t2t_repro.config import Config, Data
@@ -130,7 +130,7 @@ class DevScores:
             scores, hypotheses = score_pairs(self.translator, self.problem, self.config, self.pairs)
         except tf.errors.ResourceExhaustedError as error:
             raise BadInput(
-                f"dev scores: too little memory to translate ({str(error).splitlines()[0]}); the "
+                f"dev scores: too little memory to translate ({first_line(error)}); the "
                 "checkpoint is saved, and the same command with --eval_sentences=0 resumes without "
                 "translating"
             ) from None

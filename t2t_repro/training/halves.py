@@ -1,8 +1,8 @@
-"""Two halves of a batch at the same time, each on half of the cores of a CPU.
+"""Two halves of a batch at the same time, each on one of two cores.
 
-Many operations of a step are too small for several cores, so that all but one of them wait. Two
-halves that do not wait for each other keep them busy: on 2 cores a step of a small model takes 0.76
-to 0.91 times as long, one of base 0.96 times.
+Many operations of a step are too small for two cores, so that one of them waits. Two halves that do
+not wait for each other keep both busy: a step of a small model takes 0.76 to 0.91 times as long,
+one of base 0.96 times.
 """
 
 from collections.abc import Callable

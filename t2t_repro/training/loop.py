@@ -187,6 +187,7 @@ class Loop:
             bar.update()
             stopped, late = agreed(bool(received), self._is_late(saved))
             ends = step == train.train_steps or stopped
+            late = late and not self.divergence.lost  # put off, until a report finds no lost step
             due = ends or late or self._is_counted(step)
             if due or step % train.log_steps == 0:  # before a save too: a NaN must not be saved
                 self._log(step, stats, bar)

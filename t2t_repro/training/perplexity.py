@@ -47,8 +47,12 @@ class Perplexity:
             def add(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
                 return index + 1, total + self._sums_of(source, target, index)
 
-            start = [0, tf.zeros(2)]
-            return tf.while_loop(lambda i, _: i < self.micro_batches, add, start)[1]
+            return tf.while_loop(
+                lambda index, _: index < self.micro_batches,
+                add,
+                [0, tf.zeros(2)],
+                parallel_iterations=1,
+            )[1]
 
         return self.strategy.reduce("SUM", self.strategy.run(own), axis=None)
 

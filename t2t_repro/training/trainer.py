@@ -5,7 +5,7 @@ part of a stream, its worker's part of the batch. The loss of a step is the sum 
 divided by the number of target tokens in the whole batch. A step on n replicas therefore equals the
 step on one, rows sorted by length are divided evenly, and no dataset has to be distributed. A
 replica with little memory divides its rows into micro-batches, computes one after another, and adds
-up their gradients, which again gives the same step. On the cores of a CPU two halves of the rows
+up their gradients, which again gives the same step. On two cores of a CPU two halves of the rows
 are computed at the same time (`halves.py`).
 
 The norm of the gradient is taken after all these sums, so clipping and skipping treat the gradient
@@ -102,11 +102,11 @@ class Trainer:
         finally:
             self._exchange()
 
+    @tf.function(autograph=False)
     def _exchange(self) -> None:
         adam = self.optimizer
         if adam.averages:
-            exchange = functools.partial(adam.exchange, self.model.trainable_variables)
-            self.strategy.run(tf.function(exchange, autograph=False))
+            self.strategy.run(functools.partial(adam.exchange, self.model.trainable_variables))
 
     @tf.function(input_signature=_BATCH, autograph=False)  # base starts 3 s sooner
     def step(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
@@ -153,7 +153,12 @@ class Trainer:
         first = self._gradients(*self._own_rows(source, target, 0), tokens)
         if self.micro_batches == 1:  # otherwise the gradient would be traced twice
             return first
-        return tf.while_loop(lambda i, *_: i < self.micro_batches, add, [1, *first])[1:]
+        return tf.while_loop(
+            lambda index, *_: index < self.micro_batches,
+            add,
+            [1, *first],
+            parallel_iterations=1,  # with the default, 10, eight of them took twice the memory
+        )[1:]
 
     def _update(self, gradients: list[tf.Tensor], norm: tf.Tensor) -> None:
         """Apply the summed gradients on this replica, clipped; count the update even if skipped."""

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 from paths import ROOT
 
-from pipelines.workers import cores
 from t2t_repro.config import Model, Train
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.halves import Halves
@@ -86,7 +85,7 @@ from pathlib import Path
 import tensorflow as tf
 from t2t_repro import launch
 from t2t_repro.config import Model, Train
-from t2t_repro.distributed.strategy import default_strategy
+from t2t_repro.distributed import strategy
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
@@ -96,12 +95,13 @@ def rewritten(nodes):
     options = [tf.compat.v1.ConfigProto.FromString(each).graph_options for each in attributes]
     return sorted({not each.rewrite_options.disable_meta_optimizer for each in options})
 
-workdir, xla = Path(sys.argv[1]), bool(sys.argv[2])
+workdir, xla, cores = Path(sys.argv[1]), bool(sys.argv[2]), int(sys.argv[3])
+strategy.cores = lambda: cores
 launch._prepare_devices("toy_ende", None, Workdir(workdir), {"xla": xla})
-strategy = default_strategy()
-with strategy.scope():
+one = strategy.default_strategy()
+with one.scope():
     model = Transformer(Model(1, 12, 20, 3, 5, 7), rows=23)
-trainer = Trainer(model, Train(), strategy)
+trainer = Trainer(model, Train(), one)
 graph = trainer.step.get_concrete_function().graph.as_graph_def()
 inner = [node for function in graph.library.function for node in function.node_def]
 found = {
@@ -114,7 +114,7 @@ found = {
 print(json.dumps(found))
 """
 HALVES = {
-    "threads": (cores() + 1) // 2,
+    "threads": 1,
     "gradients": "Halves",
     "step": False,
     "called by the step": [False],  # the halves
@@ -124,22 +124,24 @@ HALVES = {
 WHOLE = {"gradients": "method", "step": False, "called by the step": [True], "called by them": []}
 
 
-@pytest.mark.skipif(cores() == 1, reason="one core")
 @pytest.mark.parametrize(
-    ("given", "xla", "expected"),
+    ("cores", "given", "xla", "expected"),
     [
-        (None, "", HALVES),
-        ("3", "", WHOLE | {"threads": 0}),
-        (None, "xla", WHOLE | {"threads": 0, "step": True}),
+        (2, None, "", HALVES),
+        (4, None, "", WHOLE | {"threads": 0}),
+        (2, "3", "", WHOLE | {"threads": 0}),
+        (2, None, "xla", WHOLE | {"threads": 0, "step": True}),
     ],
-    ids=["halves", "threads given", "XLA"],
+    ids=["halves", "more cores", "threads given", "XLA"],
 )
-def test_train_divides_cores_and_has_only_layers_and_loss_rewritten(tmp_path, given, xla, expected):
+def test_train_divides_cores_and_has_only_layers_and_loss_rewritten(
+    tmp_path, cores, given, xla, expected
+):
     """Divided cores are left to the user who gives the threads, and all of it is to XLA."""
     env = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
     if given:
         env["TF_NUM_INTRAOP_THREADS"] = given
-    command = [sys.executable, "-c", PREPARED, str(tmp_path), xla]
+    command = [sys.executable, "-c", PREPARED, str(tmp_path), xla, str(cores)]
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == expected

@@ -4,6 +4,7 @@ import resource
 import subprocess
 import sys
 
+import commands
 import numpy as np
 import pytest
 
@@ -146,6 +147,40 @@ def test_prediction_counts_what_base_keeps():
     kept = 6 * (4 * (6 * 512 + 2048) + 2 * 512 * (1 + 4 + 4 + 4))
     assert one - weights == kept + 6 * 8 * 4
     assert two - weights == 2 * kept + 4 * 6 * 8 * 4
+
+
+PARTS = """
+import re
+import numpy as np
+import tensorflow as tf
+from t2t_repro.config import Model, Train
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.trainer import Trainer
+
+tf.config.threading.set_inter_op_parallelism_threads(2)
+
+def bytes_of(kind):
+    return 1024 * int(re.search(rf"{kind}:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+model = Transformer(Model(2, 128, 512, 4, 32, 32, 0.1), rows=4000)
+trainer = Trainer(model, Train(accumulate=8), tf.distribute.get_strategy())
+batch = np.full((128, 50), 7, np.int32)
+trainer.step(batch[:16, :5], batch[:16, :5]).numpy()
+before = bytes_of("VmRSS")
+for _ in range(2):
+    trainer.step(batch, batch).numpy()
+print(bytes_of("VmHWM") - before)
+"""
+
+
+@pytest.mark.slow
+def test_micro_batches_are_not_in_memory_at_the_same_time():
+    """Eight of them take 163 MiB; 350 to 530 where the next ones begin while one is computed."""
+    model = Model(2, 128, 512, 4, 32, 32)
+    most, weights = (
+        memory_fit.predicted(model, 4000, "float32", (pairs, 50, 50)) for pairs in (128, 0)
+    )
+    assert int(commands.python("-c", PARTS).stdout) < 0.5 * (most - weights)  # of 451 MiB
 
 
 LIMITED = """
