@@ -153,9 +153,9 @@ def _assemble(
             raise BadInput(
                 f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
             )
-        if config.decode.beam_size > vocabulary.size:
+        if config.decode.beam_size >= vocabulary.size:  # padding is never a continuation
             raise BadInput(
-                f"beam_size: wanted at most the vocabulary's {vocabulary.size}, got "
+                f"beam_size: wanted less than the vocabulary's {vocabulary.size}, got "
                 f"{config.decode.beam_size}"
             )
         flops.check_size(config.model, rows)

@@ -369,9 +369,9 @@ def test_yaml_that_no_command_writes(refusal, run, content):
 
 
 @pytest.mark.parametrize("name", ["translate", "evaluate"])
-def test_a_beam_wider_than_the_vocabulary(refusal, run, name):
-    message = refusal(name, f"--workdir={run}", "--beam_size=401")
-    assert "beam_size: wanted at most the vocabulary's 400, got 401" in message
+def test_a_beam_as_wide_as_the_vocabulary(refusal, run, name):
+    message = refusal(name, f"--workdir={run}", "--beam_size=400")
+    assert "beam_size: wanted less than the vocabulary's 400, got 400" in message
 
 
 # The commands that read checkpoints, with the flags that they need.

@@ -54,6 +54,12 @@ def test_one_string_is_not_a_list_of_strings(export):
         t2t_repro.load(export).translate(["The old house.", None])
 
 
+def test_half_a_surrogate_pair_is_a_space(export):
+    """Bytes that are not UTF-8 become such, where Python reads with errors="surrogateescape"."""
+    half, space = t2t_repro.load(export).translate(["The old \udc80house.", "The old  house."])
+    assert half == space
+
+
 @pytest.mark.slow
 def test_a_sentence_that_is_cut_gives_a_warning(export):
     model = t2t_repro.load(export)

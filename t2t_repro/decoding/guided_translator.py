@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.errors import BadInput
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.vocabulary import EOS, PAD, Vocabulary, fold
 from t2t_repro.config import Decode
 from t2t_repro.decoding.decoder import make_decoder, make_sampler
 from t2t_repro.decoding.lines import Line, Lines
@@ -106,7 +106,7 @@ class GuidedTranslator(Translator):
     ) -> Outputs:
         longest = max(map(len, prefixes))
         prefix = np.array([ids + [PAD] * (longest - len(ids)) for ids in prefixes], np.int32)
-        inputs = tf.constant(lines), tf.constant(prefix)
+        inputs = tf.constant(list(map(fold, lines))), tf.constant(prefix)
         if self._seed is None:
             return self._guided(*inputs)
         return self._guided(*inputs, tf.stack([self._draws(*place) for place in places]))

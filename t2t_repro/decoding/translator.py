@@ -13,7 +13,7 @@ from itertools import islice
 import keras
 import tensorflow as tf
 
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.vocabulary import EOS, PAD, Vocabulary, fold
 from t2t_repro.config import Decode
 from t2t_repro.decoding.beam_search import IMPOSSIBLE
 from t2t_repro.decoding.decoder import make_decoder
@@ -248,7 +248,7 @@ def beams(
 
 
 def _of_text(translate: Translate) -> Callable[..., Outputs]:
-    return lambda lines: translate(text=tf.constant(lines))
+    return lambda lines: translate(text=tf.constant(list(map(fold, lines))))
 
 
 def best_lines(function: Translate, n_best: int) -> Lines:

@@ -92,6 +92,7 @@ class Translator:
             patience=2,
             length_penalty=_LENGTH_PENALTY,
             max_input_length=0,  # no limit but ours
+            min_decoding_length=0,  # by itself, 1: no translation is empty
             max_decoding_length=max(map(len, sources), default=0) + self._max_extra_length,
             max_batch_size=_BATCH,
             return_scores=True,

@@ -494,8 +494,11 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     lines = (line.removesuffix(b"\n").decode(errors="replace") for line in sys.stdin.buffer)
-    while window := list(islice(lines, 4096)):
-        print(*translator.translate(window), sep="\n", flush=True)
+    try:
+        while window := list(islice(lines, 4096)):
+            print(*translator.translate(window), sep="\n", flush=True)
+    except BrokenPipeError:  # the reader of stdout went away, as `head` does
+        os._exit(1)  # at the end Python would write to it once more
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ TEXT = [
     "Die Katze sieht das Haus, und das Haus ist alt.",
     "Jeden Winter geht der alte Mann in das warme Haus.",
 ]
-# The code splits at spaces only; the normaliser and `_fold` decide where else a word ends.
+# The code splits at spaces only; the normaliser and `fold` decide where else a word ends.
 ODD = [
     *("", " ", "   ", "\t", "\n", "\0", "\ud800", "\x01", "\u2581", "\u00a0", "\ufeff"),
     *("a\tb", "a \t b", "cat\thouse 3", "cat\t3", "a\nb\r", "a\0b", "a\ud800b \udfff"),
@@ -90,7 +90,7 @@ def from_sentences(sentences: list[str], size: int) -> list[tuple[str, float]]:
     model = io.BytesIO()
     options = vocabulary_module._LEARNING | {"input_format": "text"}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=map(vocabulary_module._fold, sentences),
+        sentence_iterator=map(vocabulary_module.fold, sentences),
         model_writer=model,
         vocab_size=size,
         **options,
@@ -183,7 +183,7 @@ def test_what_stops_the_reading_or_the_handing_over_passes_through(monkeypatch, 
 
     with pytest.raises(error):
         Vocabulary.learn(map(stopped, text), SIZE)
-    monkeypatch.setattr(vocabulary_module, "_fold", stopped)
+    monkeypatch.setattr(vocabulary_module, "fold", stopped)
     for words in (text, text[::-1]):  # in one order, then in the reverse
         with pytest.raises(error):
             Vocabulary.learn(words, SIZE)

@@ -13,6 +13,7 @@ from paths import ROOT
 
 from t2t_repro.config import Model, Train
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training import perplexity
 from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
 
@@ -95,8 +96,8 @@ def test_label_smoothing_is_trained_on(tiny):
 def test_dropout_acts_in_training_and_not_in_scoring(tiny):
     trainer = trainer_of(tiny(dropout=0.5), learning_rate_scale=0.0)
     steps = {float(trainer.step(SOURCE, TARGET)[1]) for _ in range(3)}
-    perplexity = perplexity_of(trainer.model)
-    scores = {float(perplexity.sums(SOURCE, TARGET)[0]) for _ in range(3)}
+    scorer = perplexity_of(trainer.model)
+    scores = {float(scorer.sums(SOURCE, TARGET)[0]) for _ in range(3)}
     assert (len(steps), len(scores)) == (3, 1)
 
 
@@ -200,12 +201,16 @@ def test_a_skipped_step_changes_nothing_but_the_count_of_steps(tiny):
 # Perplexity
 
 
-def test_perplexity_is_per_token_over_all_batches_without_smoothing(tiny):
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_perplexity_is_per_token_over_all_batches_without_smoothing(tiny, monkeypatch, at_once):
+    """Of two pairs and of one, whose second half is empty where halves are computed."""
+    monkeypatch.setattr(perplexity, "has_divided_cores", lambda: at_once == 2)
     model = tiny(dropout=0.5)
     batches = [(SOURCE, TARGET), (SOURCE[:1, 1:], np.array([[15, 16, 17, 18, 1]], np.int32))]
     expected = np.concatenate([log_probabilities(model, *batch) for batch in batches])
-    perplexity = perplexity_of(model).of(batches)
-    assert perplexity == pytest.approx(np.exp(-expected.mean()), rel=1e-5)
+    scorer = perplexity_of(model)
+    assert scorer.micro_batches == at_once
+    assert scorer.of(batches) == pytest.approx(np.exp(-expected.mean()), rel=1e-5)
 
 
 def test_perplexity_changes_no_weight(tiny):
