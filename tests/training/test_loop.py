@@ -41,8 +41,8 @@ from t2t_repro.training.skipped_steps import SkippedSteps
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
 
-# The environment of a shell; importing Keras sets this variable.
-# A user's, in which a step on two cores computes two halves of its batch.
+# A user's environment: importing Keras sets the first of these, and conftest.py the second, without
+# which a step on two cores computes two halves of its batch.
 OURS = "TF_CPP_MIN_LOG_LEVEL", "TF_NUM_INTRAOP_THREADS"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in OURS}
 STOPPED = "stopped; the state is saved, the same command resumes from it"
