@@ -4,8 +4,7 @@ docs/engines.md, "CTranslate2", says how CTranslate2's search differs from the p
 """
 
 import json
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import ctranslate2
@@ -18,6 +17,9 @@ from t2t_repro.serving import export_files
 
 _LENGTH_PENALTY = 0.6  # exponent of CTranslate2's own penalty, by which it prunes
 _BATCH = 64  # sentences decoded at once
+# The limit of CTranslate2's outputs is one for all sentences of a call. A call's sentences differ
+# by fewer pieces than this, so that the limit of each is a function of its own length.
+_LENGTHS = 32
 _PIECES = "shared_vocabulary.json"  # by id, as CTranslate2 reads them
 _MOST_BYTES = 1 << 26  # of that file; with 37,000 pieces it has 500 KB
 
@@ -84,35 +86,68 @@ class Translator:
 
     def _decode(self, sources: Sequence[Sequence[int]]) -> list[list[tuple[list[int], float]]]:
         """Return the hypotheses of sentences of ids, best first, with EOS and the paper's score."""
-        pieces = self._vocabulary.pieces
+        groups: dict[int, list[int]] = {}  # the places of the sentences that share a limit
+        for place, ids in enumerate(sources):
+            groups.setdefault(-(-len(ids) // _LENGTHS) * _LENGTHS, []).append(place)
+        results: dict[int, list[tuple[list[int], float]]] = {}
+        for longest, places in groups.items():
+            found = self._search([sources[place] for place in places], longest)
+            results.update(zip(places, found, strict=True))
+        return [results[place] for place in range(len(sources))]
+
+    def _search(
+        self, sources: list[Sequence[int]], longest: int
+    ) -> list[list[tuple[list[int], float]]]:
+        """Decode sentences whose limit is that of one with `longest` pieces; see `_decode`."""
         results = self._translator.translate_batch(
-            [[pieces[i] for i in ids[:-1]] for ids in sources],  # CTranslate2 adds EOS
+            self._pieces(sources),
             beam_size=self.beam_size,
             num_hypotheses=self.beam_size,
             patience=2,
             length_penalty=_LENGTH_PENALTY,
             max_input_length=0,  # no limit but ours
             min_decoding_length=0,  # by itself, 1: no translation is empty
-            max_decoding_length=max(map(len, sources), default=0) + self._max_extra_length,
+            max_decoding_length=longest + self._max_extra_length,
             max_batch_size=_BATCH,
             return_scores=True,
         )
         return [
-            sorted(
-                map(partial(self._hypothesis, len(ids)), found.hypotheses, found.scores),
-                key=lambda hypothesis: -hypothesis[1],
-            )
+            sorted(self._hypotheses(ids, found), key=lambda hypothesis: -hypothesis[1])
             for ids, found in zip(sources, results, strict=True)
         ]
 
-    def _hypothesis(
-        self, source_length: int, tokens: list[str], score: float
-    ) -> tuple[list[int], float]:
-        """Return ids with EOS, and the paper's score with the length reward."""
-        ids = [*(self._ids[token] for token in tokens), EOS]
-        log_prob = score * len(ids) ** _LENGTH_PENALTY
-        log_prob += self._length_reward * min(len(ids), self._length_ratio * source_length)
-        return ids, log_prob / ((5 + len(ids)) / 6) ** self._alpha
+    def _hypotheses(
+        self, source: Sequence[int], found: ctranslate2.TranslationResult
+    ) -> Iterator[tuple[list[int], float]]:
+        """Yield ids with EOS, and the paper's score with the length reward."""
+        most = len(source) + self._max_extra_length  # with EOS, as in the paper
+        cut = set()
+        for tokens, score in zip(found.hypotheses, found.scores, strict=True):
+            ids = [self._ids[token] for token in tokens]
+            if len(ids) < most:
+                length = len(ids) + 1
+                yield [*ids, EOS], self._score(score * length**_LENGTH_PENALTY, length, source)
+            else:
+                cut.add((*ids[: most - 1], EOS))
+        for row, log_prob in zip(cut, self._log_probs(source, cut), strict=True):
+            yield list(row), self._score(log_prob, most, source)
+
+    def _log_probs(self, source: Sequence[int], targets: Collection[Sequence[int]]) -> list[float]:
+        """Return the log-probabilities of translations of one sentence, each ending with EOS."""
+        sources, rows = self._pieces([source] * len(targets)), self._pieces(targets)
+        scored = self._translator.score_batch(
+            sources, rows, max_input_length=0, max_batch_size=_BATCH
+        )
+        return [sum(result.log_probs) for result in scored]
+
+    def _score(self, log_prob: float, length: int, source: Sequence[int]) -> float:
+        """Return the paper's score, with the length reward."""
+        log_prob += self._length_reward * min(length, self._length_ratio * len(source))
+        return log_prob / ((5 + length) / 6) ** self._alpha
+
+    def _pieces(self, sentences: Iterable[Sequence[int]]) -> list[list[str]]:
+        """Return the pieces of sentences of ids without EOS, which CTranslate2 adds."""
+        return [[self._vocabulary.pieces[i] for i in ids[:-1]] for ids in sentences]
 
     def _text(self, sentence: str, ids: list[int]) -> str:
         (text,) = self._vocabulary.decode([ids])

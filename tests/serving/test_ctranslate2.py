@@ -15,11 +15,14 @@ from paths import ROOT
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, Vocabulary
+from t2t_repro import experiment
 from t2t_repro.config import Decode
 from t2t_repro.decoding.decoder import make_scorer
+from t2t_repro.decoding.translator import translate_lines
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.serving import ctranslate2 as ctranslate2_export
+from t2t_repro.serving import exports
 from t2t_repro.workdir import Workdir
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -109,8 +112,6 @@ def test_int8_is_near(tiny_run, vocabulary, pairs, tmp_path):
 
     With random weights it is 0.94 there, so the model has to be one that has learnt.
     """
-    from t2t_repro import experiment
-
     run = experiment.restore(Workdir(tiny_run), {})
     ctranslate2_export.write_model(run.model, vocabulary, Decode(), tmp_path, "int8")
     texts = [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
@@ -146,8 +147,6 @@ def test_the_longest_source_has_positions(build, vocabulary, tmp_path):
 
 @pytest.fixture(scope="module")
 def exported(tiny_run, tmp_path_factory):
-    from t2t_repro import experiment
-
     directory = tmp_path_factory.mktemp("ctranslate2") / "1"
     ctranslate2_export.save(experiment.restore(Workdir(tiny_run), {}), directory)
     return directory
@@ -177,9 +176,6 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     They occur because this model is poor, 6 in 100 times after training on one machine; the demo's
     model translates all of 1,000 sentences alike.
     """
-    from t2t_repro import experiment
-    from t2t_repro.decoding.translator import translate_lines
-
     lines = [pair["source"] for pair in islice(toy_ende.examples("dev"), 200)]
     run = experiment.restore(
         Workdir(tiny_run), {"max_extra_length": 200}
@@ -221,9 +217,6 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
 
 
 def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
-    from t2t_repro import experiment
-    from t2t_repro.serving import exports
-
     run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7, "length_ratio": 0.8})
     ctranslate2_export.save(run, tmp_path / "1")
     sources = run.vocabulary.encode([pair["source"] for pair in pairs])
@@ -233,9 +226,42 @@ def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
     np.testing.assert_allclose(scores, own, atol=5e-3)
 
 
-def test_scores_samples_and_beginnings_by_the_examples_of_the_page(exported, tiny_run, pairs):
-    from t2t_repro import experiment
+def test_a_translation_is_cut_at_its_own_limit(tiny_run, pairs, tmp_path):
+    """Whatever is translated beside it, and its score is that of its pieces and EOS.
 
+    German has more pieces than English, so that many translations are cut at the source's length.
+    """
+    run = experiment.restore(Workdir(tiny_run), {"max_extra_length": 1, "length_reward": 1})
+    ctranslate2_export.save(run, tmp_path / "1")
+    translator = exports.open_export(tmp_path / "1")
+    lines = [pair["source"] for pair in pairs]
+    lines += [" ".join(lines[:3]), " ".join(lines[3:9])]  # with limits of their own
+    sources = run.vocabulary.encode(lines)
+    found = translator.translate_ids(sources)
+    targets, scores = zip(*found, strict=True)
+    extra = [len(target) - len(source) for source, target in zip(sources, targets, strict=True)]
+    assert max(extra) == 1
+    assert extra.count(1) > 5
+    score = make_scorer(run.model, run.config.decode, run.vocabulary.producible)
+    _, own = score(padded(sources), padded(targets))
+    np.testing.assert_allclose(scores, own, atol=5e-3)
+    for source, (target, together) in zip(sources, found, strict=True):
+        ((alone, score_alone),) = translator.translate_ids([source])
+        assert alone == target
+        assert score_alone == pytest.approx(together, abs=1e-3)
+
+
+def test_a_translation_can_be_empty(tiny_run, tmp_path):
+    """CTranslate2 by itself makes at least one piece, however likely EOS is."""
+    run = experiment.restore(Workdir(tiny_run), {})
+    last = run.model.decoder[-1].feed_forward_norm.norm
+    last.gamma.assign(np.zeros_like(last.gamma))  # so the decoder's output is beta
+    last.beta.assign(10 * np.asarray(run.model.embedding.matrix)[EOS])
+    ctranslate2_export.save(run, tmp_path / "1")
+    assert exports.open_export(tmp_path / "1").translate_ids([[300, EOS]])[0][0] == [EOS]
+
+
+def test_scores_samples_and_beginnings_by_the_examples_of_the_page(exported, tiny_run, pairs):
     first, second = re.findall(
         r"```python\n(.*?)```", PAGE.partition("## CTranslate2")[2], re.DOTALL
     )
@@ -303,8 +329,6 @@ def test_a_missing_package(monkeypatch):
 
 
 def test_another_self_attention_than_the_papers_is_refused(tiny_run, tmp_path):
-    from t2t_repro import experiment
-
     run = experiment.restore(Workdir(tiny_run), {})
     restricted = RestrictedSelfAttention(4, d_model=48, num_heads=3, d_k=12, d_v=20)
     model = Transformer(run.config.model, run.vocabulary.size, self_attention=restricted)
