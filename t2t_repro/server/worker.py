@@ -16,6 +16,8 @@ from pipelines.errors import BadInput
 from t2t_repro.server import engine
 from t2t_repro.server.engine import Batch, Description
 
+_LOADING = 600.0  # seconds that an export may take to load
+
 _log = logging.getLogger(__name__)
 
 
@@ -41,7 +43,8 @@ class Worker:
         """Start the process and open the export in it.
 
         Raises:
-            BadInput: the export is not usable, or the process died of it; the process has ended.
+            BadInput: the export is not usable, the process died of it, or it loads for ten minutes;
+                the process has ended.
         """
         self.stop()
         self._pool = ProcessPoolExecutor(
@@ -49,7 +52,13 @@ class Worker:
         )
         try:
             self._process = await self._call(os.getpid)
-            description: Description = await self._call(engine.load, self._export, self._threads)
+            async with asyncio.timeout(_LOADING):
+                description: Description = await self._call(
+                    engine.load, self._export, self._threads
+                )
+        except TimeoutError:
+            self.kill()
+            raise BadInput(f"{self._export}: not loaded after {_LOADING:g} s") from None
         except BrokenProcessPool:
             raise BadInput(
                 f"{self._export}: its process ended while it loaded, perhaps for lack of memory"

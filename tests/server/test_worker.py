@@ -128,6 +128,19 @@ def test_a_process_that_still_loads_is_killed_when_it_is_given_up(tmp_path, monk
     wait_for_end(Path("/proc") / str(asyncio.run(main())))
 
 
+def test_an_export_that_loads_for_ever_is_given_up(run, tmp_path, monkeypatch):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        (tmp_path / "far").touch()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(BadInput, match="not loaded after 1 s"):
+            await worker.run("serving_default", ["b"])
+        wait_for_end(Path("/proc") / (tmp_path / "loading").read_text())
+
+    monkeypatch.setattr(worker, "_LOADING", 1.0)
+    run(main)
+
+
 def test_a_process_is_killed_whatever_it_does(run):
     async def main(worker):
         ((pid, _),), _ = await worker.run("serving_default", ["a"])
