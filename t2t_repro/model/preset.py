@@ -33,9 +33,16 @@ def save(model: keras.Model, directory: Path) -> None:
     """Write a model; config.json comes last, so a folder that has it is complete.
 
     Raises:
-        BadInput: config.json or metadata.json cannot be written.
+        BadInput: `arguments` would refuse the model, for its subclass, its type or an argument of
+            its self-attention; or config.json or metadata.json cannot be written.
         OSError: The weights cannot be written.
     """
+    serialized = keras.saving.serialize_keras_object(model)
+    made_again = {k: v for k, v in serialized.items() if not k.endswith("_config")}
+    try:
+        _arguments(json.loads(json.dumps(made_again)))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"a preset cannot hold this model ({error}); `model.save` can") from None
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG).unlink(missing_ok=True)
     model.save_weights(directory / WEIGHTS, overwrite=True)
@@ -45,8 +52,6 @@ def save(model: keras.Model, directory: Path) -> None:
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": [],
     }
-    serialized = keras.saving.serialize_keras_object(model)
-    made_again = {k: v for k, v in serialized.items() if not k.endswith("_config")}
     for name, values in ((METADATA, metadata), (CONFIG, made_again)):
         storage.write(str(directory), name, (json.dumps(values, indent=4) + "\n").encode())
 
@@ -59,11 +64,7 @@ def arguments(directory: Path) -> dict[str, Any]:
     """
     try:
         content = regular_file.read(directory / CONFIG, json_object.MOST_BYTES)
-        found = json_object.parse(content)
-        if found.get("registered_name") != _CLASS:
-            name = json_object.shown(found.get("registered_name"))
-            raise ValueError(f"{CONFIG}: a {name}; wanted a {_CLASS}")
-        made = _arguments(found["config"])
+        made = _arguments(json_object.parse(content))
         _check_size(made, (directory / WEIGHTS).stat().st_size)
         return made
     except OSError as error:
@@ -73,7 +74,11 @@ def arguments(directory: Path) -> dict[str, Any]:
         raise _unusable(directory, error) from None
 
 
-def _arguments(config: dict[str, Any]) -> dict[str, Any]:
+def _arguments(described: dict[str, Any]) -> dict[str, Any]:
+    if described.get("registered_name") != _CLASS:
+        name = json_object.shown(described.get("registered_name"))
+        raise ValueError(f"{CONFIG}: a {name}; wanted a {_CLASS}")
+    config = described["config"]
     hints = typing.get_type_hints(Model)
     settings = {
         field.name: setting_value(field, hints[field.name], config["config"][field.name], CONFIG)
@@ -102,8 +107,11 @@ def _layer(described: dict[str, Any]) -> keras.layers.Layer:
     cls = keras.saving.get_registered_object(described["registered_name"])
     if cls is None:
         raise ValueError(f"{CONFIG}: no layer {json_object.shown(described['registered_name'])}")
-    plain = {k: v for k, v in described["config"].items() if isinstance(v, int | float)}
-    return cls(**plain)
+    given = {k: v for k, v in described["config"].items() if k not in ("name", "dtype")}
+    for name, value in given.items():
+        if isinstance(value, list | dict):
+            raise ValueError(f"{CONFIG}: {name}: wanted a number, text, true, false or null")
+    return cls(**given)
 
 
 def load_weights(model: keras.Model, directory: Path) -> None:

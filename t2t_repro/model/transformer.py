@@ -57,10 +57,11 @@ class _LayerOfSublayers(keras.layers.Layer):
     sublayers: tuple[str, ...] = ()
 
     def build(self, x_shape):
-        """Make the weights; x_shape [b, n, d]."""
+        """Make the weights, but those of sub-layers that have theirs; x_shape [b, n, d]."""
         for name in self.sublayers:
-            getattr(self, name).build(x_shape)
-            getattr(self, f"{name}_norm").build(x_shape)
+            for layer in (getattr(self, name), getattr(self, f"{name}_norm")):
+                if not layer.built:  # Keras has built the sub-layers of a saved model
+                    layer.build(x_shape)
         self.built = True
 
     def get_config(self):

@@ -62,6 +62,31 @@ def test_every_layer_can_be_made_again_from_its_configuration(make):
     assert config["registered_name"] == f"t2t_repro>{type(layer).__name__}"
 
 
+def test_a_functional_model_of_layers_is_saved_and_cloned(tmp_path):
+    inputs, mask = keras.Input((5, 12)), keras.Input((1, 1, 5), dtype="bool")
+    layer = EncoderLayer(attention(), FeedForward(12, 20), 0.1)
+    model = keras.Model([inputs, mask], layer(inputs, mask))
+    x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
+    given = [x, SOURCE[:, None, None] != 0]
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_array_equal(array(other(given)), array(model(given)))
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    np.testing.assert_array_equal(array(clone(given)), array(model(given)))
+
+
+def test_two_layers_can_share_an_attention():
+    shared, feed_forward = attention(), FeedForward(12, 20)
+    first, second = (EncoderLayer(shared, feed_forward, 0.1) for _ in range(2))
+    x, mask = np.ones((1, 5, 12), "float32"), SOURCE[:1, None, None] != 0
+    first(x, mask)
+    weights = shared.get_weights()
+    second(x, mask)
+    for before, after in zip(weights, shared.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 @pytest.mark.parametrize("changes", [{}, {"dtype": "mixed_bfloat16", "learned_positions": 7}])
 def test_saved_model_gives_the_same_logits(build, changes, tmp_path):
     model = build(**changes)

@@ -47,6 +47,50 @@ def test_the_same_model_comes_back(build, restricted, tmp_path):
         np.testing.assert_array_equal(logits(other), logits(model))
 
 
+@keras.saving.register_keras_serializable("test_preset")
+class Mixing(keras.layers.Layer):
+    """A self-attention with a text and a null among its arguments."""
+
+    def __init__(self, activation="relu", scale=1.0, more=(), **kwargs):
+        super().__init__(**kwargs)
+        self.activation, self.scale, self.more = activation, scale, more
+
+    def call(self, x, attention_mask):
+        return keras.activations.get(self.activation)(x) * (self.scale or 2.0)
+
+    def get_config(self):
+        own = {"activation": self.activation, "scale": self.scale, "more": self.more}
+        return super().get_config() | own
+
+
+def test_a_layer_of_the_users_keeps_its_arguments(build, tmp_path):
+    model = Transformer(build().config, self_attention=Mixing("tanh", None, more=None))
+    model.save_to_preset(tmp_path)
+    other = Transformer.from_preset(tmp_path)
+    np.testing.assert_array_equal(logits(other), logits(model))
+
+
+@keras.saving.register_keras_serializable("test_preset")
+class Mine(Transformer):
+    """A subclass, which the reader of presets does not make."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (Mine, "a test_preset>Mine; wanted a t2t_repro>Transformer"),
+        (lambda c: Transformer(c, dtype="mixed_float16"), "precision: wanted float32 or mixed_b"),
+        (lambda c: Transformer(c, self_attention=Mixing(more=[1])), "more: wanted a number, text"),
+    ],
+    ids=["subclass", "type", "list"],
+)
+def test_what_could_not_be_read_again_is_not_written(build, tmp_path, make, words):
+    model = make(build().config)
+    with pytest.raises(BadInput, match=f"cannot hold this model .*{words}.*`model.save` can"):
+        model.save_to_preset(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_layout_is_kerashubs(preset):
     """Keras's own functions, which KerasHub calls, make the model from the folder."""
     assert {path.name for path in preset.iterdir()} == {CONFIG, METADATA, WEIGHTS}
