@@ -357,6 +357,8 @@ def _middle_cut(message: str) -> str:
 
 
 def _end(status: int, message: str) -> NoReturn:
-    with contextlib.suppress(OSError):
+    try:
         print(shortened(message), file=sys.stderr)
+    except OSError:  # nobody reads it; Python, as it ends, would try again and exit with 120
+        streams.discard(sys.stderr)
     sys.exit(status)

@@ -74,7 +74,6 @@ def _add_metrics(flags: argparse.ArgumentParser) -> None:
     )
     flags.add_argument(
         "--comet_python",
-        type=Path,
         metavar="PYTHON",
         help="the Python in which unbabel-comet is installed (default: this one)",
     )

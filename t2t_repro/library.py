@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
+from pipelines.errors import BadInput
 from t2t_repro.decoding.lines import Lines
 from t2t_repro.serving import exports
 from t2t_repro.workdir import Workdir
@@ -62,11 +63,17 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
         path: A work directory; or an export, `--export_dir` or one version in it.
 
     Raises:
-        BadInput: there is neither a trained run nor a usable export at `path`.
+        BadInput: there is neither a trained run nor a usable export at `path`, or Keras has another
+            backend than TensorFlow, which a run needs.
     """
     workdir = Workdir(Path(path))
     if not workdir.holds_run:
         return LoadedModel(exports.load(workdir.path))
-    from t2t_repro import experiment  # imports TensorFlow, which exports of two formats do without
+    # They import Keras and TensorFlow, which exports of two formats do without.
+    import keras
 
+    from t2t_repro import experiment
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise BadInput(f"Keras's backend is {backend}; wanted KERAS_BACKEND=tensorflow for a run")
     return LoadedModel(experiment.restore(workdir, {}).translator(postprocess=True).lines())

@@ -85,11 +85,13 @@ def main() -> None:
 
 def _figure(run: "Experiment", sentence: str, target: str | None) -> "AttentionFigure":
     """Make the figure of a sentence and a translation, given or by the model itself."""
+    from t2t_repro.decoding.translator import MOST_DRAWN_PIECES
     from t2t_repro.paper.attention_figure import attention_figure
 
-    source = _encoded(run.vocabulary, "sentence", sentence)
+    most = min(MOST_DRAWN_PIECES, run.config.decode.max_source_length)
+    source = _encoded(run.vocabulary, "sentence", sentence, most)
     if target is not None:
-        ids = _encoded(run.vocabulary, "target", target)
+        ids = _encoded(run.vocabulary, "target", target, MOST_DRAWN_PIECES)
     else:
         translator = run.translator()
         ids = translator.translate_ids([source])["ids"][0].numpy().tolist()
@@ -102,14 +104,10 @@ def _described(settings: config.Config) -> str:
     return f"{settings.problem}, {settings.variant}: {size}"
 
 
-def _encoded(vocabulary: Vocabulary, flag: str, text: str) -> list[int]:
-    from t2t_repro.decoding.translator import MOST_DRAWN_PIECES
-
+def _encoded(vocabulary: Vocabulary, flag: str, text: str, most: int) -> list[int]:
     (ids,) = vocabulary.encode([text])
-    if not 1 < len(ids) <= MOST_DRAWN_PIECES:
-        raise BadInput(
-            f"--{flag}: {len(ids) - 1} pieces; wanted a sentence of 1 to {MOST_DRAWN_PIECES - 1}"
-        )
+    if not 1 < len(ids) <= most:
+        raise BadInput(f"--{flag}: {len(ids) - 1} pieces; wanted a sentence of 1 to {most - 1}")
     return ids
 
 

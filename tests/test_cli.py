@@ -262,6 +262,11 @@ def test_a_reader_that_leaves():
     assert stderr in ("", "stdout was closed\n")
 
 
+def test_a_reader_of_the_messages_that_leaves(tmp_path):
+    line = f"{{ {TRAIN} --num_layers=0; echo $? > status; }} 2>&1 | true; cat status"
+    assert shell(line, cwd=tmp_path) == (0, "2\n", "")
+
+
 def test_a_directory_that_has_been_deleted(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -47,6 +47,12 @@ def test_no_run_and_no_export(tmp_path):
         t2t_repro.load(tmp_path)
 
 
+def test_a_run_with_another_backend_of_keras(tiny_run, monkeypatch):
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
+    with pytest.raises(BadInput, match="backend is jax; wanted KERAS_BACKEND=tensorflow"):
+        t2t_repro.load(tiny_run)
+
+
 def test_one_string_is_not_a_list_of_strings(export):
     with pytest.raises(TypeError, match="wanted a list of strings, got one string"):
         t2t_repro.load(export).translate("The old house.")

@@ -186,7 +186,9 @@ def _close(name: str, brackets: list[Bracket], opened: list[int], end: int) -> N
 
 def are_linear(targets: Sequence[str]) -> bool:
     """Return whether the strings are targets rather than bracketed trees."""
-    return not any("(" in target for target in targets)
+    if any("(" in target for target in targets):
+        return False
+    return any(symbol.startswith(OPEN) for target in targets for symbol in target.split())
 
 
 def with_numbered_words(target: str, output: str) -> tuple[str, str]:

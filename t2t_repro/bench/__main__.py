@@ -64,10 +64,8 @@ def main() -> None:
     given = parser().parse_args()
     if given.what not in _READ_TEXT and (settings := cli.settings(given)):
         raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
-    if given.what != "decode" and given.format != "saved_model":
-        raise BadInput("--format: only for decode")
+    _check_flags_are_read(given)
     _check_train(given)
-    _check_table3(given)
     _check_serve(given)
     if given.backend == "tensorflow" and given.what not in _WITHOUT_TENSORFLOW:
         tensorflow_import.quiet()
@@ -80,33 +78,25 @@ def main() -> None:
         print(json.dumps({"rows": rows}))
 
 
+def _check_flags_are_read(given: argparse.Namespace) -> None:
+    """Raise BadInput for a flag that the benchmark does not read."""
+    defaults = parser().parse_args([given.what])
+    for name, readers in _READERS.items():
+        if given.what not in readers and getattr(given, name) != getattr(defaults, name):
+            raise BadInput(f"--{name}: only for {', '.join(readers)}")
+
+
 def _check_train(given: argparse.Namespace) -> None:
-    """Raise BadInput for flags of `train` that contradict the other flags."""
-    if given.what != "train" and (given.backend, given.account) != ("tensorflow", False):
-        raise BadInput("--backend, --account: only for train")
+    """Raise BadInput for flags of `train` that contradict each other, or for a missing package."""
     if given.account and given.backend == "jax":
         raise BadInput("--account: only for --backend=tensorflow")
     if given.backend == "jax" and importlib.util.find_spec("jax") is None:
         raise BadInput("--backend=jax: JAX is not installed; pip install jax, on a GPU jax[cuda13]")
 
 
-def _check_table3(given: argparse.Namespace) -> None:
-    """Raise BadInput for flags of `table3` that contradict the other flags."""
-    names = ("minutes", "updates", "divisor", "rows", "workdir")
-    defaults = parser().parse_args([given.what])
-    if given.what != "table3" and any(
-        getattr(given, name) != getattr(defaults, name) for name in names
-    ):
-        raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for table3")
-
-
 def _check_serve(given: argparse.Namespace) -> None:
-    """Raise BadInput for flags of `serve` that contradict others, or for a missing package."""
-    names = ("export_dir", "text", "requests")
-    defaults = parser().parse_args([given.what])
+    """Raise BadInput for flags of `serve` that contradict each other, or for a missing package."""
     if given.what != "serve":
-        if any(getattr(given, name) != getattr(defaults, name) for name in names):
-            raise BadInput(f"{', '.join(f'--{name}' for name in names)}: only for serve")
         return
     if (given.export_dir is None) != (given.text is None):
         raise BadInput("--export_dir, --text: wanted both, or none")
@@ -206,6 +196,15 @@ BENCHES: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "table1": layer_types,
     "table3": model_variations,
     "serve": server,
+}
+_READERS = {  # of the flags that not all benchmarks read
+    **dict.fromkeys(("backend", "account"), ("train",)),
+    "format": ("decode",),
+    "pairs": ("input",),
+    "problem": ("input", "table3"),
+    "repeats": ("train", "decode", "input", "table1", "serve"),
+    **dict.fromkeys(("minutes", "updates", "divisor", "rows", "workdir"), ("table3",)),
+    **dict.fromkeys(("export_dir", "text", "requests"), ("serve",)),
 }
 _READ_TEXT = ("input", "vocabulary", "table3")  # benchmarks that accept the flags of a text
 _WITHOUT_TENSORFLOW = ("serve", "table3", "vocabulary")  # in this process

@@ -5,6 +5,7 @@ wants protobuf below 5 and NumPy below 2, which no installation of TensorFlow 2.
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,14 +31,14 @@ class Comet:
 
     Args:
         model: The checkpoint, a file such as checkpoints/model.ckpt.
-        python: A Python that has unbabel-comet; None for this one.
+        python: A Python that has unbabel-comet, as a shell would find it; None for this one.
 
     Raises:
         BadInput: There is no such file, or that Python has no COMET.
     """
 
-    def __init__(self, model: Path, python: Path | None = None):
-        self.model, self.python = model, str(python or sys.executable)
+    def __init__(self, model: Path, python: str | None = None):
+        self.model, self.python = model, python or sys.executable
         if not model.is_file():
             raise BadInput(f"--comet={model}: no such file; wanted the model.ckpt of a COMET model")
         if self._run(["-c", _FIND]).returncode:
@@ -56,9 +57,10 @@ class Comet:
         program = _PROGRAM.read_text(encoding="utf-8")
         done = self._run(["-c", program, str(self.model)], json.dumps(samples))
         try:
-            score = float(done.stdout.splitlines()[-1])
+            if not math.isfinite(score := float(done.stdout.splitlines()[-1])):
+                raise ValueError(f"a score of {score}")
         except (ValueError, IndexError):
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["no score"]
             raise BadInput(
                 f"--comet={self.model}: {said[-1]}; wanted a model that {self.python} can load"
             ) from None
@@ -67,7 +69,11 @@ class Comet:
     def _run(self, arguments: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
-                [self.python, *arguments], input=text, capture_output=True, text=True
+                [self.python, *arguments],
+                input=text,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
             )
         except OSError as error:
             raise BadInput(

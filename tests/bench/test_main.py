@@ -61,8 +61,11 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["decode", "--account"], "--backend, --account: only for train"),
-        (["input", "--backend=jax"], "--backend, --account: only for train"),
+        (["decode", "--account"], "--account: only for train"),
+        (["input", "--backend=jax"], "--backend: only for train"),
+        (["train", "--pairs=10"], "--pairs: only for input"),
+        (["decode", "--problem=wmt14_ende"], "--problem: only for input, table3"),
+        (["table3", "--repeats=9"], "--repeats: only for train, decode, input, table1, serve"),
         (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
     ],
 )

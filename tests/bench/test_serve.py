@@ -183,7 +183,7 @@ def test_a_closed_loop_goes_on_for_its_time(wrong_server):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["train", "--requests=11"], "--export_dir, --text, --requests: only for serve"),
+        (["train", "--requests=11"], "--requests: only for serve"),
         (["serve", "--text=a"], "--export_dir, --text: wanted both, or none"),
         (["serve", "--requests=9"], "--requests: wanted a whole number from 10 to"),
     ],

@@ -298,6 +298,7 @@ def test_the_same_as_a_picture(call, tmp_path):
     [
         (["--sentence= ", "--output=f.png"], "--sentence: 0 pieces; wanted"),
         (["--sentence=a", "--target=" + "b " * 300, "--output=f.png"], "--target: .*wanted"),
+        (["--sentence=a a a a", "--max_source_length=3", "--output=f.png"], "wanted .* 1 to 2"),
         (["--sentence=a", "--output=f.pdf"], r"--output=f.pdf: wanted .*\.html or \.png"),
         (["--sentence=a", "--output=no/f.png"], "--output=no/f.png: no is no directory"),
         (["--sentence=a", "--target=b", "--output=f.png", "--layer=2"], "--layer=2: .* 1 to 1"),

@@ -20,6 +20,7 @@ class Model:
 
     def predict(self, samples, batch_size, gpus, progress_bar):
         print("a line that COMET prints")
+        sys.stderr.buffer.write(b"50 \\xff\\n")  # a mark of progress, not in UTF-8
         scores = [
             self.weight * len(set(s["src"] + s["ref"]) & set(s["mt"])) / len(s["mt"])
             for s in samples
@@ -37,7 +38,8 @@ def evaluate(tmp_path, monkeypatch, capsys):
         (tmp_path / "site" / name / "__init__.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     texts = {"en": "x\nab", "out": "xy\nab", "de": "y\nz", "short": "x"}
-    for name, text in {**texts, "model.ckpt": '{"weight": 0.5}'}.items():
+    texts |= {"model.ckpt": '{"weight": 0.5}', "nan.ckpt": '{"weight": NaN}'}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
 
     def evaluate(*flags):
@@ -66,6 +68,7 @@ def test_the_score_is_of_sources_outputs_and_references(evaluate):
         (["--comet_python={}/python"], "--comet_python: wanted --comet with it"),
         (["--comet={}/none", "--sources={}/en"], "none: no such file; wanted the model.ckpt"),
         (["--comet={}/en", "--sources={}/en"], "JSONDecodeError: Expecting value"),
+        (["--comet={}/nan.ckpt", "--sources={}/en"], "wanted a model that"),
         (["--comet={}/model.ckpt", "--sources={}/short"], "--sources: 1 lines, but 2 references"),
         (
             ["--comet={}/model.ckpt", "--sources={}/en", "--comet_python={}/python"],
@@ -79,6 +82,18 @@ def test_what_cannot_be_scored(evaluate, flags, expected):
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert expected in stderr
+
+
+def test_a_python_in_the_current_folder(evaluate, monkeypatch, tmp_path):
+    """ "./python3" is that file, and not what PATH has under this name."""
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\necho 0.25\n")
+    python.chmod(0o755)
+    flags = ["--comet={}/model.ckpt", "--sources={}/en", "--comet_python=./python3", "--json"]
+    status, stdout, stderr = evaluate(*flags)
+    assert status == 0, stderr
+    assert json.loads(stdout)["comet"] == 0.25
 
 
 def test_comet_is_not_installed(evaluate, monkeypatch, tmp_path):

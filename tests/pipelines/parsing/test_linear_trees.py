@@ -203,6 +203,7 @@ def test_files_of_any_system_are_scored_as_trees():
 def test_targets_and_trees_are_told_apart():
     assert are_linear([TARGET, "UH"])
     assert not are_linear([TREE])
+    assert not are_linear(["Am Sonntag will der Lehrer"])
     assert with_numbered_words("DT NN", "openNP NN") == (
         "(TOP (DT 1) (NN 2))",
         "(TOP (NP (NN 1) (XX 2)))",
