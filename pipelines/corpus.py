@@ -53,7 +53,7 @@ _FORMER_NAMES = {
 Description = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Corpus:
     """The vocabulary and the splits of one run.
 
@@ -87,11 +87,14 @@ class Corpus:
     shared_dir: str | None = None
     is_settled: bool = False
     read_only: bool = False
+    # The manifest of the training split, once it has been made here from the text.
+    _made: Description | None = dataclasses.field(default=None, init=False)
 
     @property
     def shared(self) -> str | None:
         """The directory or address that runs share, as `storage` expects it."""
-        return self.shared_dir and self.shared_dir.removeprefix("file://").rstrip("/")
+        directory = self.shared_dir and self.shared_dir.removeprefix("file://")
+        return directory and (directory.rstrip("/") or "/")
 
     @property
     def home(self) -> str:
@@ -178,7 +181,7 @@ class Corpus:
 
     def length_ratio(self) -> float:
         """Return the pieces of a target for each piece of a source, in the whole training split."""
-        manifest = self._finished_train() or self._encode_train()
+        manifest = self._made or self._finished_train() or self._encode_train()
         return manifest["target_tokens"] / manifest["source_tokens"]
 
     @cached_property
@@ -233,6 +236,7 @@ class Corpus:
         if manifest["text"] != self._text_fingerprint:
             storage.remove(directory, MANIFEST)
         self._check_text(manifest["text"])
+        self._made = manifest
         return manifest
 
     def _check_text(self, fingerprint: str) -> None:
@@ -320,7 +324,7 @@ class Corpus:
         # Remove files that a failed start with other text or settings has left.
         (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
         for split in self.workdir.glob("prepared/train-*"):
-            shutil.rmtree(split)
+            split.unlink() if split.is_symlink() else shutil.rmtree(split)
         if vocabulary:
             collections.deque(sentences(), maxlen=0)
         else:

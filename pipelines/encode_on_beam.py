@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -46,7 +47,7 @@ def encode_split_on_beam(
         vocabulary: The vocabulary that encodes them.
         max_length: The most pieces on a side, EOS included.
         directory: Where the split is stored; every machine of the pipeline must reach it.
-        options: The pipeline's options, such as ["runner=DirectRunner", "direct_num_workers=2"].
+        options: The pipeline's options, such as ["runner=DirectRunner"].
         filters: Which pairs are dropped, beside those that are empty or too long.
 
     Returns:
@@ -71,7 +72,7 @@ def encode_split_on_beam(
     def read_blocks(_: None) -> Iterator[MarkedBlock]:
         return marked(blocks(read()), filters)
 
-    with pipeline:
+    with _told_once(), pipeline:
         _ = (
             pipeline
             | beam.Create([None])
@@ -88,6 +89,19 @@ def encode_split_on_beam(
             "one machine, give a --prepared_dir that all of them reach"
         )
     return parse_manifest(content)
+
+
+@contextlib.contextmanager
+def _told_once() -> Iterator[None]:
+    """Raise a worker's BadInput as it was, and have Beam not log it with its traceback too."""
+    log = logging.getLogger("apache_beam.runners.common")
+    log.disabled = True
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(str(error).partition(" [while running")[0]) from None
+    finally:
+        log.disabled = False
 
 
 def _pipeline(options: list[str]) -> Any:

@@ -44,7 +44,7 @@ class Repeats:
 
 
 def _hash(pair: Mapping[str, str]) -> int:
-    text = f"{pair['source']}\t{pair['target']}"
+    text = f"{pair['source']}\n{pair['target']}"  # no side holds a line feed
     return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
 
 

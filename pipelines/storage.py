@@ -39,7 +39,7 @@ def write(directory: str, name: str, content: bytes) -> None:
     """
     path = posixpath.join(directory, name)
     if not is_address(directory):
-        _write_here(Path(path).resolve(), content)  # through a link, which stays
+        _write_here(Path(path), content)
         return
     unfinished = posixpath.join(directory, f".{name}.{uuid.uuid4().hex}")
     with _gfile(directory) as gfile:
@@ -50,8 +50,9 @@ def write(directory: str, name: str, content: bytes) -> None:
 
 
 def _write_here(path: Path, content: bytes) -> None:
-    unfinished = path.with_name(unfinished_name(path.name))
     try:
+        path = path.resolve()  # through a link, which stays
+        unfinished = path.with_name(unfinished_name(path.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_unfinished(path.parent)
         try:
@@ -62,9 +63,10 @@ def _write_here(path: Path, content: bytes) -> None:
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        reason = getattr(error, "strerror", None) or error
         raise BadInput(
-            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged: "
+            f"{path}: cannot be written ({reason}); what was there is unchanged: "
             "make room, or make the directory writable, and run the same command again"
         ) from None
 

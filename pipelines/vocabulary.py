@@ -75,6 +75,9 @@ _SPACED = ("a b", " a  b ", "b")
 
 _MANY_WORDS = 1 << 19  # from here on sentencepiece is silent for over 3 seconds: print a note
 _CACHED_WORDS = 1 << 18  # 35 MB; with four times as many, WMT's text is encoded a fifth faster
+# Characters. What is longer hardly repeats, such as a line of a language without spaces, of which
+# the cache would hold gigabytes.
+_LONGEST_CACHED_WORD = 64
 
 _LEARNING: dict[str, Any] = {
     "model_type": "bpe",
@@ -434,7 +437,9 @@ class _Words(dict[str, bytes]):
     def __missing__(self, word: str) -> bytes:
         if len(self) >= _CACHED_WORDS:
             self.clear()
-        ids = self[word] = array(self.dtype.char, self._encode(fold(word))).tobytes()
+        ids = array(self.dtype.char, self._encode(fold(word))).tobytes()
+        if len(word) <= _LONGEST_CACHED_WORD:
+            self[word] = ids
         return ids
 
 

@@ -18,8 +18,9 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--beam_pipeline_options",
         metavar="NAME=VALUE,...",
-        help="prepare on Apache Beam, as with runner=DirectRunner,direct_num_workers=2; with more "
-        "than one machine --prepared_dir has to be where all of them reach it",
+        help="prepare on Apache Beam, as with runner=DirectRunner,direct_num_workers=2,"
+        "direct_running_mode=multi_processing; with more than one machine --prepared_dir has to be "
+        "where all of them reach it",
     )
     flags.add_argument(
         "--report",

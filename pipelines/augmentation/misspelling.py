@@ -59,8 +59,11 @@ def misspelt(sentence: str, share: float, draw: random.Random) -> str:
         if draw.random() >= share:
             return word
         at = draw.randrange(1, len(word) - 1)
-        letter, following = word[at], word[at + 1]
-        wrong = draw.choice([following, letter + letter + following, following + letter])
-        return word[:at] + wrong + word[at + 2 :]
+        right = word[at : at + 2]
+        letter, following = right[0], right[1]
+        wrong = [following, letter + right, following + letter]
+        if letter == following:
+            wrong.pop()  # swapped, they would be the same
+        return word[:at] + draw.choice(wrong) + word[at + 2 :]
 
     return _LONG_WORD.sub(typed, sentence)

@@ -84,6 +84,28 @@ def test_killed_start_keeps_its_vocabulary(tmp_path, text, monkeypatch):
     assert len(again.train()) == again.train().manifest["pairs"] > 40
 
 
+def test_text_is_read_for_the_vocabulary_and_for_the_split_alone(tmp_path, text, monkeypatch):
+    of, reads = corpus(tmp_path / "run", text), []
+    examples = of.examples
+    of.examples = lambda split: reads.append(split) or examples(split)
+    of.prepare_train()
+    pairs = [of.vocabulary.encode([pair["source"], pair["target"]]) for pair in examples("train")]
+    source, target = (sum(map(len, side)) for side in zip(*pairs, strict=True))
+    assert of.length_ratio() == target / source
+    assert reads == ["train", "train"]
+
+
+def test_a_split_that_is_a_link_elsewhere_is_no_hindrance(tmp_path, text):
+    corpus(tmp_path / "run", text).prepare_train()
+    (split,) = (tmp_path / "run" / "prepared").glob("train-*")
+    split.rename(tmp_path / "elsewhere")
+    split.symlink_to(tmp_path / "elsewhere")
+    corpus(tmp_path / "run", text, vocabulary_size=300).prepare_train()
+    (new,) = (tmp_path / "run" / "prepared").glob("train-*")
+    assert new.name != split.name
+    assert list((tmp_path / "elsewhere").iterdir())
+
+
 @pytest.mark.parametrize("change", ["text", "vocabulary_size"])
 def test_failed_start_with_something_else_leaves_nothing_behind(tmp_path, text, change):
     corpus(tmp_path / "run", text).train()

@@ -57,10 +57,14 @@ def test_shards_may_lie_at_an_address(tmp_path, vocabulary):
     assert contents(tmp_path / "far") == contents(tmp_path / "here")
 
 
-def test_bad_text_is_reported_as_without_beam(tmp_path, vocabulary):
-    pairs = [{"source": "", "target": "x"}]
-    with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: 1 with an empty"):
-        encode_split_on_beam(lambda: pairs, vocabulary, 99, str(tmp_path), LOCAL)
+def test_bad_text_is_reported_as_without_beam(tmp_path, vocabulary, caplog):
+    pairs, told = [{"source": "", "target": "x"}], []
+    for encode, options in ((encode_split, ()), (encode_split_on_beam, (LOCAL,))):
+        with pytest.raises(BadInput, match=r"no sentence pair is left \(dropped: 1 with") as raised:
+            encode(lambda: pairs, vocabulary, 99, str(tmp_path), *options)
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+    assert "Traceback" not in caplog.text
 
 
 def test_failed_start_leaves_no_manifest(tmp_path, vocabulary):

@@ -20,3 +20,8 @@ def test_repeats_are_those_of_a_set():
             seen.add(key)
         assert repeats.among(block).tolist() == expected
     assert sum(map(len, repeats._seen)) == len(seen)  # memory grows with distinct pairs only
+
+
+def test_a_tab_in_a_line_does_not_move_to_the_other_side():
+    pairs = [{"source": "a\tb", "target": "c"}, {"source": "a", "target": "b\tc"}]
+    assert Repeats().among(pairs).tolist() == [False, False]

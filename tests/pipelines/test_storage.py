@@ -85,3 +85,9 @@ def test_a_link_stays_a_link(tmp_path):
     storage.write(str(tmp_path), "link", b"content")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "far" / "f").read_bytes() == b"content"
+
+
+def test_a_link_to_itself(tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(BadInput, match=r"link: cannot be written .*([Ll]oop|levels)"):
+        storage.write(str(tmp_path), "link", b"content")

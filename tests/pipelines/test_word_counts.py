@@ -267,6 +267,13 @@ def test_remembered_words_are_few(monkeypatch, vocabulary):
         assert len(fresh._words) <= 5
 
 
+def test_lines_without_spaces_are_not_remembered(vocabulary):
+    """A corpus of a language without spaces would fill the memory of every worker."""
+    fresh = Vocabulary(vocabulary._model)
+    assert_flat_is_encode(fresh, ["日本語" * 500, "the " + "x" * 100])
+    assert list(fresh._words) == ["the"]
+
+
 def test_remembered_words_are_not_encoded_again(vocabulary):
     fresh = Vocabulary(vocabulary._model)
     first = fresh.encode_flat(TEXT)
