@@ -445,6 +445,20 @@ def test_a_fresh_environment(exported, translator, tmp_path):
     ]
 
 
+def test_the_program_ends_silently_where_nobody_reads_any_more(exported):
+    lines = ("\n".join([*SOURCES[:5], *[""] * 50_000])).encode()  # 13 times what it prints at once
+    program = subprocess.Popen(
+        [sys.executable, exported / "translator.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    program.stdout.close()
+    _, stderr = program.communicate(lines, timeout=120)
+    assert program.returncode == 1
+    assert b"rror" not in stderr, stderr  # but a line of XNNPACK
+
+
 def test_more_hypotheses_than_the_beam_are_refused(translator):
     with pytest.raises(ValueError, match="count: wanted 1 to the beam size 3, got 4"):
         translator.nbest(["Yes."], 4)
