@@ -3,8 +3,11 @@
 docs/engines.md, "CTranslate2", says how CTranslate2's search differs from the paper's.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import ctranslate2
@@ -25,6 +28,13 @@ _MOST_BYTES = 1 << 26  # of that file; with 37,000 pieces it has 500 KB
 
 # What reading damaged files may raise.
 _FAILURES = OSError, ValueError, ArithmeticError, LookupError, TypeError, RuntimeError, MemoryError
+
+
+@dataclasses.dataclass
+class _Hypothesis:
+    ids: list[int]  # with EOS
+    log_prob: float
+    is_cut: bool
 
 
 class Translator:
@@ -70,7 +80,9 @@ class Translator:
         encoded, longest = self._vocabulary.encode(sentences), self._max_source_length
         sources = [[*ids[: longest - 1], EOS] if len(ids) > longest else ids for ids in encoded]
         results = []
-        for sentence, ids, found in zip(sentences, encoded, self._decode(sources), strict=True):
+        for sentence, ids, found in zip(
+            sentences, encoded, self._decode(sources, count), strict=True
+        ):
             cut = len(ids) > longest
             if len(ids) > 1:
                 lines = [Line(self._text(sentence, row), score, cut) for row, score in found]
@@ -82,24 +94,32 @@ class Translator:
 
     def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:
         """Translate sentences of ids, each ending with EOS: the best hypothesis and its score."""
-        return [found[0] for found in self._decode(sources)]
+        return [found[0] for found in self._decode(sources, 1)]
 
-    def _decode(self, sources: Sequence[Sequence[int]]) -> list[list[tuple[list[int], float]]]:
-        """Return the hypotheses of sentences of ids, best first, with EOS and the paper's score."""
+    def _decode(
+        self, sources: Sequence[Sequence[int]], count: int
+    ) -> list[list[tuple[list[int], float]]]:
+        """Return the `count` best hypotheses of sentences of ids, and the paper's scores."""
         groups: dict[int, list[int]] = {}  # the places of the sentences that share a limit
         for place, ids in enumerate(sources):
             groups.setdefault(-(-len(ids) // _LENGTHS) * _LENGTHS, []).append(place)
-        results: dict[int, list[tuple[list[int], float]]] = {}
+        found: list[list[_Hypothesis]] = [[] for _ in sources]
         for longest, places in groups.items():
-            found = self._search([sources[place] for place in places], longest)
-            results.update(zip(places, found, strict=True))
-        return [results[place] for place in range(len(sources))]
+            results = self._search([sources[place] for place in places], longest)
+            for place, result in zip(places, results, strict=True):
+                found[place] = self._best(result, sources[place], count)
+        pairs = list(zip(sources, found, strict=True))
+        self._complete([(ids, each) for ids, row in pairs for each in row if each.is_cut])
+        return [
+            sorted(((each.ids, self._score(each, ids)) for each in row), key=lambda pair: -pair[1])
+            for ids, row in pairs
+        ]
 
     def _search(
         self, sources: list[Sequence[int]], longest: int
-    ) -> list[list[tuple[list[int], float]]]:
-        """Decode sentences whose limit is that of one with `longest` pieces; see `_decode`."""
-        results = self._translator.translate_batch(
+    ) -> list[ctranslate2.TranslationResult]:
+        """Decode sentences whose limit is that of one with `longest` pieces."""
+        return self._translator.translate_batch(
             self._pieces(sources),
             beam_size=self.beam_size,
             num_hypotheses=self.beam_size,
@@ -111,43 +131,40 @@ class Translator:
             max_batch_size=_BATCH,
             return_scores=True,
         )
-        return [
-            sorted(self._hypotheses(ids, found), key=lambda hypothesis: -hypothesis[1])
-            for ids, found in zip(sources, results, strict=True)
-        ]
 
-    def _hypotheses(
-        self, source: Sequence[int], found: ctranslate2.TranslationResult
-    ) -> Iterator[tuple[list[int], float]]:
-        """Yield ids with EOS, and the paper's score with the length reward."""
+    def _best(
+        self, found: ctranslate2.TranslationResult, source: Sequence[int], count: int
+    ) -> list[_Hypothesis]:
+        """Return the best of the hypotheses found, cut at the limit of the source."""
         most = len(source) + self._max_extra_length  # with EOS, as in the paper
-        cut = set()
+        hypotheses: dict[tuple[int, ...], _Hypothesis] = {}  # two may be equal once they are cut
         for tokens, score in zip(found.hypotheses, found.scores, strict=True):
-            ids = [self._ids[token] for token in tokens]
-            if len(ids) < most:
-                length = len(ids) + 1
-                yield [*ids, EOS], self._score(score * length**_LENGTH_PENALTY, length, source)
-            else:
-                cut.add((*ids[: most - 1], EOS))
-        for row, log_prob in zip(cut, self._log_probs(source, cut), strict=True):
-            yield list(row), self._score(log_prob, most, source)
+            is_cut = len(tokens) >= most
+            ids = [*(self._ids[token] for token in tokens[: most - 1]), EOS]
+            # That of a cut one is without EOS, and with what comes behind the limit.
+            log_prob = score * (len(tokens) + (not is_cut)) ** _LENGTH_PENALTY
+            hypotheses.setdefault(tuple(ids), _Hypothesis(ids, log_prob, is_cut))
+        return sorted(hypotheses.values(), key=lambda each: -self._score(each, source))[:count]
 
-    def _log_probs(self, source: Sequence[int], targets: Collection[Sequence[int]]) -> list[float]:
-        """Return the log-probabilities of translations of one sentence, each ending with EOS."""
-        sources, rows = self._pieces([source] * len(targets)), self._pieces(targets)
+    def _complete(self, cut: list[tuple[Sequence[int], _Hypothesis]]) -> None:
+        """Set the log-probabilities of hypotheses that were cut, beside their sources."""
+        sources, targets = ([pair[0] for pair in cut], [pair[1].ids for pair in cut])
         scored = self._translator.score_batch(
-            sources, rows, max_input_length=0, max_batch_size=_BATCH
+            self._pieces(sources), self._pieces(targets), max_input_length=0, max_batch_size=_BATCH
         )
-        return [sum(result.log_probs) for result in scored]
+        for (_, each), result in zip(cut, scored, strict=True):
+            each.log_prob = sum(result.log_probs)
 
-    def _score(self, log_prob: float, length: int, source: Sequence[int]) -> float:
+    def _score(self, hypothesis: _Hypothesis, source: Sequence[int]) -> float:
         """Return the paper's score, with the length reward."""
+        length, log_prob = len(hypothesis.ids), hypothesis.log_prob
         log_prob += self._length_reward * min(length, self._length_ratio * len(source))
         return log_prob / ((5 + length) / 6) ** self._alpha
 
     def _pieces(self, sentences: Iterable[Sequence[int]]) -> list[list[str]]:
         """Return the pieces of sentences of ids without EOS, which CTranslate2 adds."""
-        return [[self._vocabulary.pieces[i] for i in ids[:-1]] for ids in sentences]
+        pieces = self._vocabulary.pieces
+        return [[pieces[i] for i in ids[:-1]] for ids in sentences]
 
     def _text(self, sentence: str, ids: list[int]) -> str:
         (text,) = self._vocabulary.decode([ids])
