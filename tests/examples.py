@@ -2,4 +2,4 @@
 
 import os
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "4000"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "1000"))
