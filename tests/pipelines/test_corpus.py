@@ -84,7 +84,7 @@ def test_killed_start_keeps_its_vocabulary(tmp_path, text, monkeypatch):
     assert len(again.train()) == again.train().manifest["pairs"] > 40
 
 
-def test_text_is_read_for_the_vocabulary_and_for_the_split_alone(tmp_path, text, monkeypatch):
+def test_text_is_read_for_the_vocabulary_and_for_the_split_alone(tmp_path, text):
     of, reads = corpus(tmp_path / "run", text), []
     examples = of.examples
     of.examples = lambda split: reads.append(split) or examples(split)
