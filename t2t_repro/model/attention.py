@@ -194,7 +194,7 @@ class MultiHeadAttention(keras.layers.Layer):
         bias = ops.concatenate([ops.cast(one.bias, x.dtype) for one in layers], axis=0)
         keys = self.num_heads * self.d_k
         ends = 3 if self.d_k == self.d_v else [keys, 2 * keys]  # equal parts take fewer operations
-        parts = ops.split(ops.matmul(x, kernel) + bias, ends, axis=-1)
+        parts = ops.split(ops.add(ops.matmul(x, kernel), bias), ends, axis=-1)
         widths = self.d_k, self.d_k, self.d_v
         return [self._split_heads(p, rows, w) for p, w in zip(parts, widths, strict=True)]
 

@@ -37,23 +37,27 @@ def cross_entropy_sums(logits, target, weights):
     return ops.stack([ops.sum(unsmoothed * weights), ops.sum(uniform * weights)])
 
 
-def plain_output_cross_entropy_sums(x, matrix, target, weights):
+def plain_output_cross_entropy_sums(x, matrix, rows, target, weights):
     """Compute `cross_entropy_sums` of the logits x matrix^T.
 
     Args:
         x: [n, d], in the type of the product.
         matrix: float32 [v, d].
+        rows: float32 [n, d], the matrix' rows of the targets, whose gradient is given apart.
         target: int32 [n].
         weights: float32 [n], the weight of each position.
 
     Returns:
         float32 [2].
     """
-    logits = ops.matmul(x, ops.transpose(ops.cast(matrix, x.dtype)))
-    return cross_entropy_sums(ops.cast(logits, "float32"), target, weights)
+    logits = ops.cast(ops.matmul(x, ops.transpose(ops.cast(matrix, x.dtype))), "float32")
+    log_norm = ops.logsumexp(logits, axis=-1)  # [n]
+    own_logit = ops.sum(ops.cast(x, "float32") * rows, axis=-1)
+    unsmoothed, uniform = log_norm - own_logit, log_norm - ops.mean(logits, axis=-1)
+    return ops.stack([ops.sum(unsmoothed * weights), ops.sum(uniform * weights)])
 
 
-def output_cross_entropy_sums(x, matrix, target, weights):
+def output_cross_entropy_sums(x, matrix, rows, target, weights):
     """Compute `plain_output_cross_entropy_sums` with one softmax as all that is done to the logits.
 
     The gradient of a row of logits is its softmax, scaled, less a constant, less a number at the
@@ -64,35 +68,32 @@ def output_cross_entropy_sums(x, matrix, target, weights):
     classes = matrix.shape[0]
 
     @ops.custom_gradient
-    def sums(x, matrix):
+    def sums(x, matrix, rows):
         kernel = ops.cast(matrix, x.dtype)
         logits = ops.cast(ops.matmul(x, ops.transpose(kernel)), "float32")
         own_logit = _at(logits, target)  # [n]
         probability, log_norm = _softmax(logits, target, own_logit)
-        total = ops.sum(matrix, axis=0)  # [d]
+        total = column_sums(matrix)  # [d]
         chances, wide = ops.cast(probability, x.dtype), ops.cast(x, "float32")
         uniform = log_norm - ops.sum(wide * total, axis=-1) / classes
 
         def gradient(*args, upstream=None):
-            """Return the gradients of x and of the matrix."""
+            """Return the gradients of the three arguments."""
             upstream = args[0] if upstream is None else upstream
             token = (weights * upstream[0])[:, None]  # [n, 1]
             even = (weights * upstream[1] / classes)[:, None]
             both = token + even * classes
             of_x = both * ops.cast(ops.matmul(chances, kernel), "float32")
-            of_x = of_x - even * total - token * ops.take(matrix, target, axis=0)
+            of_x = of_x - even * total - token * rows
             scaled = ops.cast(wide * both, x.dtype)
             of_matrix = ops.cast(ops.matmul(ops.transpose(chances), scaled), "float32")
-            of_matrix = of_matrix - ops.sum(wide * even, axis=0)
-            of_matrix = ops.scatter_update(
-                of_matrix, target[:, None], -token * wide, reduction="add"
-            )
-            return ops.cast(of_x, x.dtype), of_matrix
+            of_matrix = of_matrix - column_sums(wide * even)
+            return ops.cast(of_x, x.dtype), of_matrix, -token * wide
 
         unsmoothed = log_norm - own_logit
         return ops.stack([ops.sum(unsmoothed * weights), ops.sum(uniform * weights)]), gradient
 
-    return sums(x, matrix)
+    return sums(x, matrix, rows)
 
 
 def _softmax(logits, target, own_logit):
@@ -114,6 +115,22 @@ def _softmax(logits, target, own_logit):
         lambda: ops.logsumexp(logits, axis=-1),
     )
     return probability, log_norm
+
+
+def plain_column_sums(x):
+    """Sum x [n, d] over its rows: [d]."""
+    return ops.sum(x, axis=0)
+
+
+def column_sums(x):
+    """Compute `plain_column_sums` as a product with ones.
+
+    TensorFlow's sum over the first axis of 32,000 x 512 numbers takes 19.7 ms of one core, and the
+    product 2.8. XLA's own sum is as fast.
+    """
+    if keras.backend.backend() == "jax":
+        return plain_column_sums(x)
+    return ops.matmul(ops.transpose(ops.ones_like(x[:, :1])), x)[0]
 
 
 # Add and norm (3.1, 5.4)
@@ -162,8 +179,9 @@ def add_norm(x, output, kept, rate, gamma, beta, epsilon):
             """Return the gradients of the four arguments."""
             upstream = ops.cast(args[0] if upstream is None else upstream, "float32")
             product = upstream * normal
-            axes = tuple(range(len(x.shape) - 1))
-            of_gamma, of_beta = ops.sum(product, axis=axes), ops.sum(upstream, axis=axes)
+            of_gamma, of_beta = (
+                column_sums(ops.reshape(each, (-1, x.shape[-1]))) for each in (product, upstream)
+            )
             of_normal = upstream * gamma
             mean = ops.mean(of_normal, axis=-1, keepdims=True)
             slope = ops.mean(product * gamma, axis=-1, keepdims=True)

@@ -142,13 +142,14 @@ class SharedEmbedding(keras.layers.Layer):
             name="matrix",
             shape=(rows, d_model),
             initializer=keras.initializers.RandomNormal(stddev=d_model**-0.5),
+            autocast=False,  # rows are cast after they are looked up, not the whole matrix before
         )
 
     def call(self, ids):
         """Look up ids [b, n] -> vectors [b, n, d]."""
         factor = ops.where(ids != PAD, self.d_model**0.5, 0.0)[:, :, None]
         vectors = ops.take(self.matrix, ids, axis=0)
-        return vectors * ops.cast(factor, vectors.dtype)
+        return ops.cast(vectors * ops.cast(factor, vectors.dtype), self.compute_dtype)
 
     def logits(self, x):
         """Map x [..., d] to [..., v] in float32, which softmax and loss need in any precision."""

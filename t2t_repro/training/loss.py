@@ -34,7 +34,7 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
 
 
 def output_cross_entropy(
-    vectors: Any, matrix: Any, target: Any, label_smoothing: float = 0.0
+    vectors: Any, matrix: Any, target: Any, label_smoothing: float = 0.0, rows: Any = None
 ) -> tuple[Any, Any, Any]:
     """Compute `cross_entropy` of the logits vectors matrix^T, in fewer passes over them.
 
@@ -43,13 +43,16 @@ def output_cross_entropy(
         matrix: float32 [v, d], the shared matrix (3.4).
         target: int32 [b, t].
         label_smoothing: eps_ls; 0.1 in the paper.
+        rows: float32 [b, t, d], the matrix' rows of the target. Their gradient concerns few rows;
+            whoever looks them up can add it up with those of other rows that are looked up.
 
     Returns:
         like `cross_entropy`.
     """
+    rows = ops.take(matrix, target, axis=0) if rows is None else rows
     target, is_token = _flat(target)
-    vectors = ops.reshape(vectors, (-1, vectors.shape[-1]))  # [b * t, d]
-    sums = output_cross_entropy_sums(vectors, matrix, target, is_token)
+    vectors, rows = (ops.reshape(each, (-1, each.shape[-1])) for each in (vectors, rows))
+    sums = output_cross_entropy_sums(vectors, matrix, rows, target, is_token)
     return _smoothed(sums, label_smoothing, is_token)
 
 

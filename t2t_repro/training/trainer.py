@@ -177,26 +177,35 @@ class Trainer:
         self, source: tf.Tensor, target: tf.Tensor, tokens: tf.Tensor
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
         """Compute the gradients of the loss of some rows, and the first three numbers of `step`."""
-        learnt = self.model.trainable_variables
-        with rewritten():
+        learnt, shared = self.model.trainable_variables, self.model.embedding.matrix
+        # The loss has a dense gradient in the matrix, that of looked-up rows is sparse. They are
+        # added up below, and not by TensorFlow, which would make each of the sparse ones dense.
+        matrix = tf.convert_to_tensor(shared.value)
+        with rewritten(fused=self.model.compute_dtype == "float32"):
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch([variable.value for variable in learnt])  # nothing below what is frozen
+                tape.watch(matrix)
                 vectors = self.model.vectors(source, target, training=True, call_layer=self._layers)
-                matrix = tf.convert_to_tensor(self.model.embedding.matrix.value)
-                sums = self._cross_entropy(vectors, matrix, target)
+                # A lookup in the variable itself would make all readers of it get copies.
+                rows = tf.gather(tf.convert_to_tensor(shared.value), target)
+                sums = self._cross_entropy(vectors, matrix, rows, target)
                 loss = sums[0] / tokens
-            gradients = tape.gradient(loss, learnt)
-        # A learned table of positions has a sparse gradient, which cannot be added up.
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], tf.stack(sums)
+            *gradients, of_matrix = tape.gradient(loss, [*learnt, matrix])
+        # Sparse gradients, of looked-up rows and of a learned table of positions, become dense.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        for index, variable in enumerate(learnt):
+            if variable is shared:
+                gradients[index] += of_matrix
+        return gradients, tf.stack(sums)
 
     @tf.function(autograph=False, experimental_attributes=KEPT)
     def _cross_entropy(
-        self, vectors: tf.Tensor, matrix: tf.Tensor, target: tf.Tensor
+        self, vectors: tf.Tensor, matrix: tf.Tensor, rows: tf.Tensor, target: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Return `output_cross_entropy`, by a function that is rewritten as those of layers are."""
         if not self.model.embedding.matrix.trainable:  # no gradient, which nothing would read
-            matrix = tf.stop_gradient(matrix)
-        return output_cross_entropy(vectors, matrix, target, self.label_smoothing)
+            matrix, rows = tf.stop_gradient(matrix), tf.stop_gradient(rows)
+        return output_cross_entropy(vectors, matrix, target, self.label_smoothing, rows)
 
     def _own_rows(
         self, source: tf.Tensor, target: tf.Tensor, index: Any

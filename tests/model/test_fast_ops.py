@@ -11,12 +11,14 @@ from t2t_repro.model.fast_ops import (
     BLOCK,
     add_norm,
     attention,
+    column_sums,
     dropout_factor,
     dropout_mask,
     fuses_attention,
     output_cross_entropy_sums,
     output_map,
     plain_add_norm,
+    plain_column_sums,
     plain_dropout_mask,
     plain_output_cross_entropy_sums,
     plain_output_map,
@@ -59,13 +61,14 @@ def test_output_cross_entropy_and_its_gradients_are_those_of_the_plain_formula(r
     weights = rng.integers(0, 2, 30).astype("float32")
     factors = np.array([3, 7], "float32")
 
-    def total(function, x, matrix):
-        return keras.ops.sum(function(x, matrix, target, weights) * factors)
+    def total(function, x, matrix, rows):
+        return keras.ops.sum(function(x, matrix, rows, target, weights) * factors)
 
-    functions = output_cross_entropy_sums, plain_output_cross_entropy_sums
-    ours, plain = (array(function(x, matrix, target, weights)) for function in functions)
+    functions, given = (output_cross_entropy_sums, plain_output_cross_entropy_sums), (x, matrix)
+    given += (matrix[target],)
+    ours, plain = (array(function(*given, target, weights)) for function in functions)
     np.testing.assert_allclose(ours, plain, rtol=1e-5)
-    ours, plain = (gradients(partial(total, function), x, matrix) for function in functions)
+    ours, plain = (gradients(partial(total, function), *given) for function in functions)
     for one, other in zip(ours, plain, strict=True):
         np.testing.assert_allclose(array(one), array(other), rtol=1e-4, atol=2e-5 * scale)
         assert np.abs(array(other)).max() > 1
@@ -75,7 +78,14 @@ def test_output_cross_entropy_of_a_broken_model_is_not_finite(rng):
     x = rng.normal(size=(3, 6)).astype("float32")
     matrix = np.full((11, 6), np.nan, "float32")
     target, weights = np.array([1, 2, 3], "int32"), np.ones(3, "float32")
-    assert np.isnan(array(output_cross_entropy_sums(x, matrix, target, weights))).all()
+    sums = output_cross_entropy_sums(x, matrix, matrix[target], target, weights)
+    assert np.isnan(array(sums)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_column_sums_are_those_of_the_plain_formula(rng, rows):
+    x = rng.normal(size=(rows, 5)).astype("float32")
+    np.testing.assert_allclose(array(column_sums(x)), array(plain_column_sums(x)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

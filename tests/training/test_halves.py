@@ -90,30 +90,38 @@ from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
 
-def rewritten(nodes):
+def options(nodes):
     attributes = [node.attr["config_proto"].s for node in nodes if "PartitionedCall" in node.op]
-    options = [tf.compat.v1.ConfigProto.FromString(each).graph_options for each in attributes]
-    return sorted({not each.rewrite_options.disable_meta_optimizer for each in options})
+    protos = [tf.compat.v1.ConfigProto.FromString(each).graph_options for each in attributes]
+    return [each.rewrite_options for each in protos]
 
-workdir, xla, cores = Path(sys.argv[1]), bool(sys.argv[2]), int(sys.argv[3])
+def rewritten(nodes):
+    return sorted({not each.disable_meta_optimizer for each in options(nodes)})
+
+workdir, xla, cores, precision = Path(sys.argv[1]), bool(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 strategy.cores = lambda: cores
 launch._prepare_devices("toy_ende", None, Workdir(workdir), {"xla": xla})
 one = strategy.default_strategy()
 with one.scope():
-    model = Transformer(Model(1, 12, 20, 3, 5, 7), rows=23)
-trainer = Trainer(model, Train(), one)
+    model = Transformer(Model(1, 12, 20, 3, 5, 7), rows=23, dtype=precision)
+trainer = Trainer(model, Train(precision=precision), one)
 graph = trainer.step.get_concrete_function().graph.as_graph_def()
 inner = [node for function in graph.library.function for node in function.node_def]
+nodes = [*graph.node, *inner]
+layers = [each for each in options(nodes) if not each.disable_meta_optimizer]
 found = {
     "threads": tf.config.threading.get_intra_op_parallelism_threads(),
     "gradients": type(trainer._gradients).__name__,
     "step": not tf.config.optimizer.get_experimental_options()["disable_meta_optimizer"],
     "called by the step": rewritten(graph.node),
     "called by them": rewritten(inner),
+    "fused": sorted({each.remapping != each.OFF for each in layers}),
+    "lookups in a variable": sum(node.op == "ResourceGather" for node in nodes),
 }
 print(json.dumps(found))
 """
-HALVES = {
+BOTH = {"fused": [True], "lookups in a variable": 0}
+HALVES = BOTH | {
     "threads": 1,
     "gradients": "Halves",
     "step": False,
@@ -121,27 +129,33 @@ HALVES = {
     "called by them": [True],  # layers, loss, and their gradients
 }
 # The step calls the layers and the loss.
-WHOLE = {"gradients": "method", "step": False, "called by the step": [True], "called by them": []}
+WHOLE = BOTH | {
+    "gradients": "method",
+    "step": False,
+    "called by the step": [True],
+    "called by them": [],
+}
 
 
 @pytest.mark.parametrize(
-    ("cores", "given", "xla", "expected"),
+    ("cores", "given", "xla", "precision", "expected"),
     [
-        (2, None, "", HALVES),
-        (4, None, "", WHOLE | {"threads": 0}),
-        (2, "3", "", WHOLE | {"threads": 0}),
-        (2, None, "xla", WHOLE | {"threads": 0, "step": True}),
+        (2, None, "", "float32", HALVES),
+        (2, None, "", "mixed_bfloat16", HALVES | {"fused": [False]}),
+        (4, None, "", "float32", WHOLE | {"threads": 0}),
+        (2, "3", "", "float32", WHOLE | {"threads": 0}),
+        (2, None, "xla", "float32", WHOLE | {"threads": 0, "step": True}),
     ],
-    ids=["halves", "more cores", "threads given", "XLA"],
+    ids=["halves", "bfloat16", "more cores", "threads given", "XLA"],
 )
 def test_train_divides_cores_and_has_only_layers_and_loss_rewritten(
-    tmp_path, cores, given, xla, expected
+    tmp_path, cores, given, xla, precision, expected
 ):
     """Divided cores are left to the user who gives the threads, and all of it is to XLA."""
     env = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
     if given:
         env["TF_NUM_INTRAOP_THREADS"] = given
-    command = [sys.executable, "-c", PREPARED, str(tmp_path), xla, str(cores)]
+    command = [sys.executable, "-c", PREPARED, str(tmp_path), xla, str(cores), precision]
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == expected
