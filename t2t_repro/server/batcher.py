@@ -152,6 +152,7 @@ class Batcher:
             except Exception as error:
                 answers, pieces = [error] * len(batch), None
             seconds, self._running[number] = time.monotonic() - began, 0
+            self._wake()  # another worker may have waited for as many sentences as this one had
             self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
             answered = sum(not isinstance(answer, Exception) for answer in answers)
             self._metrics.batch(batch[0].signature, answered, seconds, pieces)

@@ -65,11 +65,12 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         return listening
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
         if listening:
             listening.close()
+        reason = getattr(error, "strerror", None) or error
         raise BadInput(
-            f"--host={host} --port={port}: {error.strerror or error}; give another --port or --host"
+            f"--host={host} --port={port}: {reason}; give another --port or --host"
         ) from None
 
 

@@ -43,14 +43,13 @@ class Worker:
         """Start the process and open the export in it.
 
         Raises:
-            BadInput: the export is not usable, the process died of it, or it loads for ten minutes;
-                the process has ended.
+            BadInput: the system starts no process, the export is not usable, the process died of
+                it, or it loads for ten minutes; the process has ended.
         """
         self.stop()
-        self._pool = ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("spawn"), initializer=engine.start
-        )
+        context = multiprocessing.get_context("spawn")
         try:
+            self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=engine.start)
             self._process = await self._call(os.getpid)
             async with asyncio.timeout(_LOADING):
                 description: Description = await self._call(
@@ -63,6 +62,11 @@ class Worker:
             raise BadInput(
                 f"{self._export}: its process ended while it loaded, perhaps for lack of memory"
             ) from None
+        except OSError as error:  # of this process; those of the export are BadInput
+            self.kill()
+            raise BadInput(
+                f"{self._export}: a process for it cannot be started ({error.strerror or error})"
+            ) from None
         except BaseException:
             self.kill()  # it may go on loading for long
             raise
@@ -71,13 +75,13 @@ class Worker:
     async def run(self, signature: str, rows: Sequence[Any]) -> Batch:
         """Answer a batch; see `engine.answer`.
 
-        If the process dies, its rows are tried again, one by one: an answer that is a `WorkerDied`
-        stands for a row that kills the process by itself. Nobody waits longer than the limit: then
-        all answers are `WorkerDied`.
+        If the process dies or the engine fails, the rows are tried again, one by one. An answer
+        that is an exception stands for a row that fails by itself: `WorkerDied` if it kills the
+        process. Nobody waits longer than the limit: then all answers are `WorkerDied`.
 
         Raises:
-            BadInput: the process had to be started again, and the export is not usable any more.
-            RuntimeError: the engine failed.
+            BadInput: there was no process, and none that can use the export could be started.
+            Exception: the engine failed with the only row.
         """
         if self._pool is None:
             await self.start()
@@ -94,16 +98,22 @@ class Worker:
             return await self._call(engine.answer, signature, rows)
         except BrokenProcessPool:
             _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
+        except Exception as error:
+            if len(rows) == 1:
+                raise
+            _log.error("%s; %d sentences are tried again one by one", error, len(rows))
         batches = [await self._alone(signature, row) for row in rows]
         return Batch([answer for batch in batches for answer in batch.answers], None)
 
     async def _alone(self, signature: str, row: Any) -> Batch:
-        if self._pool is None:
-            await self.start()
         try:
+            if self._pool is None:
+                await self.start()
             return await self._call(engine.answer, signature, [row])
         except BrokenProcessPool:
             return Batch([WorkerDied("the worker died of this sentence")], None)
+        except Exception as error:
+            return Batch([error], None)
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         assert self._pool

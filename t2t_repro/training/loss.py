@@ -34,7 +34,12 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
 
 
 def output_cross_entropy(
-    vectors: Any, matrix: Any, target: Any, label_smoothing: float = 0.0, rows: Any = None
+    vectors: Any,
+    matrix: Any,
+    target: Any,
+    label_smoothing: float = 0.0,
+    rows: Any = None,
+    softmax_type: str = "float32",
 ) -> tuple[Any, Any, Any]:
     """Compute `cross_entropy` of the logits vectors matrix^T, in fewer passes over them.
 
@@ -45,6 +50,7 @@ def output_cross_entropy(
         label_smoothing: eps_ls; 0.1 in the paper.
         rows: float32 [b, t, d], the matrix' rows of the target. Their gradient concerns few rows;
             whoever looks them up can add it up with those of other rows that are looked up.
+        softmax_type: the type of the softmax, "bfloat16" where that is as exact as its type allows.
 
     Returns:
         like `cross_entropy`.
@@ -52,7 +58,7 @@ def output_cross_entropy(
     rows = ops.take(matrix, target, axis=0) if rows is None else rows
     target, is_token = _flat(target)
     vectors, rows = (ops.reshape(each, (-1, each.shape[-1])) for each in (vectors, rows))
-    sums = output_cross_entropy_sums(vectors, matrix, rows, target, is_token)
+    sums = output_cross_entropy_sums(vectors, matrix, rows, target, is_token, softmax_type)
     return _smoothed(sums, label_smoothing, is_token)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from t2t_repro.config import Train
+from t2t_repro.distributed.machine import softmax_is_exact
 from t2t_repro.distributed.strategy import has_divided_cores
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
@@ -58,6 +59,9 @@ class Trainer:
         self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
         self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
         self._layers = LayerFunctions()
+        own_type = model.compute_dtype
+        exact = not config.xla and softmax_is_exact(own_type)
+        self._softmax_type = own_type if exact else "float32"
         self._gradients = self._gradients_of
         if config.xla:
             self._gradients = tf.function(self._gradients_of, autograph=False, jit_compile=True)
@@ -205,7 +209,9 @@ class Trainer:
         """Return `output_cross_entropy`, by a function that is rewritten as those of layers are."""
         if not self.model.embedding.matrix.trainable:  # no gradient, which nothing would read
             matrix, rows = tf.stop_gradient(matrix), tf.stop_gradient(rows)
-        return output_cross_entropy(vectors, matrix, target, self.label_smoothing, rows)
+        return output_cross_entropy(
+            vectors, matrix, target, self.label_smoothing, rows, self._softmax_type
+        )
 
     def _own_rows(
         self, source: tf.Tensor, target: tf.Tensor, index: Any

@@ -1,7 +1,10 @@
 """What the processor can do, as Linux says it and as lscpu does."""
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -30,3 +33,15 @@ def test_one_of_several_is_enough():
 def test_what_is_not_known_is_none(monkeypatch, tmp_path):
     monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "absent")
     assert cpu_has("fpu") is None
+
+
+def test_a_softmax_in_bfloat16_without_onednn_is_not_exact():
+    """TensorFlow reads the variable once, when it is imported."""
+    code = """
+import json
+from t2t_repro.distributed.machine import softmax_is_exact
+print(json.dumps([softmax_is_exact(dtype) for dtype in ("float32", "bfloat16")]))
+"""
+    env = os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert json.loads(done.stdout) == [True, False]

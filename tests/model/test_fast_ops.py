@@ -53,6 +53,20 @@ def gradients(function, *arguments):
     return tape.gradient(value, tensors)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX always uses float32")
+def test_cross_entropy_by_a_softmax_in_bfloat16_is_exact_to_its_rounding(rng):
+    # Logits are whole numbers, which bfloat16 can hold.
+    x = keras.ops.cast(rng.integers(-2, 3, (50, 6)), "bfloat16")
+    matrix = rng.integers(-1, 2, (11, 6)).astype("float32")
+    target = rng.integers(0, 11, 50).astype("int32")
+    for weights in np.eye(50, dtype="float32")[:9]:
+        rest = matrix, matrix[target], target, weights
+        rounded = array(output_cross_entropy_sums(x, *rest, "bfloat16"))
+        np.testing.assert_allclose(
+            rounded, array(plain_output_cross_entropy_sums(x, *rest)), atol=0.0045
+        )
+
+
 @pytest.mark.parametrize("scale", [1, 200])  # with 200, most targets have a probability below 1e-38
 def test_output_cross_entropy_and_its_gradients_are_those_of_the_plain_formula(rng, scale):
     x = rng.normal(size=(30, 6)).astype("float32")

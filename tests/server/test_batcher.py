@@ -250,6 +250,21 @@ def test_a_worker_waits_for_as_many_as_another_translates():
     asyncio.run(main())
 
 
+def test_it_waits_no_longer_than_the_larger_batch():
+    async def main():
+        workers = [Worker(held=True), Worker()]
+        queue = batcher(workers, max_wait=3600)
+        tasks = await started(queue, ["1", "2", "3"])  # the first worker takes two of them
+        tasks += await started(queue, ["long " * 100])  # which only the second may take
+        assert [rows for _, rows in workers[1].batches] == [["3"]]
+        workers[0].free()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*tasks)
+        await queue.close()
+
+    asyncio.run(main())
+
+
 def test_it_waits_no_longer_than_max_wait():
     async def main():
         workers = [Worker(held=True), Worker(held=True)]

@@ -59,6 +59,7 @@ def call(capfd, *flags):
         ("--queue_size=100", "--max_lines=128 --queue_size=100: wanted a queue with room for one"),
         ("--token_file=missing", "missing: No such file"),
         ("--host=256.0.0.1", "--host=256.0.0.1"),
+        ("--host=a..b", "--host=a..b --port=8501"),
     ],
 )
 def test_wrong_flags(capfd, export, flag, words):

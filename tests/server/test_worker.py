@@ -1,6 +1,7 @@
 """A worker's process: it answers, it dies and is started again, it ends with the server."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -36,6 +37,14 @@ def run(monkeypatch, tmp_path):
     return run
 
 
+async def answer_of(worker, row):
+    """Return the answer to a row alone; raise it if it is an exception, as the queue does."""
+    (answer,), _ = await worker.run("serving_default", [row])
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
 def test_it_answers_in_another_process(run):
     async def main(worker):
         answers, pieces = await worker.run("serving_default", ["a", "b"])
@@ -56,6 +65,36 @@ def test_one_deadly_sentence_costs_no_other_its_answer(run, caplog):
 
     run(main)
     assert "a worker died; its 3 sentences are tried again one by one" in caplog.text
+
+
+def test_a_sentence_on_which_the_engine_fails_costs_no_other_its_answer(run, caplog):
+    async def main(worker):
+        answers, _ = await worker.run("serving_default", ["a", "deadly", "wrong", "b"])
+        assert [answers[0][1], str(answers[2]), answers[3][1]] == ["a", "wrong", "b"]
+        answers, _ = await worker.run("serving_default", ["a", "wrong"])
+        assert [answers[0][1], str(answers[1])] == ["a", "wrong"]
+        with pytest.raises(RuntimeError, match="wrong"):
+            await worker.run("serving_default", ["wrong"])
+
+    run(main)
+    assert "wrong; 2 sentences are tried again one by one" in caplog.text
+
+
+def test_a_worker_that_the_system_does_not_start(run, monkeypatch):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        os.kill(pid, signal.SIGKILL)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", failing)
+            with pytest.raises(BadInput, match="a process for it cannot be started"):
+                await answer_of(worker, "b")
+        ((_, row),), _ = await worker.run("serving_default", ["b"])
+        assert row == "b"
+
+    def failing():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run(main)
 
 
 def test_a_killed_worker_is_started_again(run):
@@ -104,7 +143,7 @@ def test_an_export_that_does_not_load_stops_the_worker_for_that_while(run, tmp_p
         os.kill(pid, signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(BadInput, match=message):
-                await worker.run("serving_default", ["b"])
+                await answer_of(worker, "b")
         (tmp_path / file).unlink()
         ((_, row),), _ = await worker.run("serving_default", ["b"])
         assert row == "b"
@@ -134,7 +173,7 @@ def test_an_export_that_loads_for_ever_is_given_up(run, tmp_path, monkeypatch):
         (tmp_path / "far").touch()
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(BadInput, match="not loaded after 1 s"):
-            await worker.run("serving_default", ["b"])
+            await answer_of(worker, "b")
         wait_for_end(Path("/proc") / (tmp_path / "loading").read_text())
 
     monkeypatch.setattr(worker, "_LOADING", 1.0)

@@ -13,7 +13,7 @@ from paths import ROOT
 
 from t2t_repro.config import Model, Train
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.training import perplexity
+from t2t_repro.training import perplexity, trainer
 from t2t_repro.training.perplexity import Perplexity
 from t2t_repro.training.trainer import Trainer
 
@@ -76,6 +76,23 @@ def test_update_follows_the_gradient_of_the_mean_over_tokens(tiny):
     for start, one, two in zip(before, weights(once), weights(twice), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
         assert np.abs(one - start).max() > 1e-3 or start.ndim == 1  # key biases have no gradient
+
+
+@pytest.mark.parametrize(
+    ("exact", "xla", "expected"),
+    [(True, False, "bfloat16"), (False, False, "float32"), (True, True, "float32")],
+)
+def test_a_softmax_is_in_bfloat16_where_it_is_exact(tiny, monkeypatch, exact, xla, expected):
+    monkeypatch.setattr(trainer, "softmax_is_exact", lambda dtype: exact)
+    types, output_cross_entropy = [], trainer.output_cross_entropy
+
+    def spy(vectors, matrix, target, smoothing, rows, softmax_type):
+        types.append(softmax_type)
+        return output_cross_entropy(vectors, matrix, target, smoothing, rows, softmax_type)
+
+    monkeypatch.setattr(trainer, "output_cross_entropy", spy)
+    trainer_of(tiny(dtype="mixed_bfloat16"), xla=xla).step.get_concrete_function()
+    assert set(types) == {expected}
 
 
 def test_padding_changes_no_update(tiny):
