@@ -62,8 +62,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Parse the flags, run one benchmark and print its rows."""
     given = parser().parse_args()
-    if given.what not in _READ_TEXT and (settings := cli.settings(given)):
-        raise BadInput(f"--{next(iter(settings))}: only for {', '.join(_READ_TEXT)}")
+    _check_settings_are_read(given)
     _check_flags_are_read(given)
     _check_train(given)
     _check_serve(given)
@@ -75,7 +74,24 @@ def main() -> None:
         if not given.json:
             print(", ".join(f"{name} {_format(value)}" for name, value in row.items()), flush=True)
     if given.json:
-        print(json.dumps({"rows": rows}))
+        print(json.dumps({"rows": [_for_json(row) for row in rows]}, allow_nan=False))
+
+
+def _for_json(row: Row) -> Row:
+    """Return a row with None for what could not be measured: JSON has no NaN."""
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+def _check_settings_are_read(given: argparse.Namespace) -> None:
+    """Raise BadInput for a setting of the text that the benchmark does not read."""
+    for name in cli.settings(given):
+        if given.what not in _READ_TEXT:
+            raise BadInput(f"--{name}: only for {', '.join(_READ_TEXT)}")
+        reads = name in _READ_BY_VOCABULARY
+        if given.what == "input":  # it learns its own vocabulary and encodes all of the text
+            reads = name not in ("vocabulary", "prepared_dir", "stream")
+        if given.what != "table3" and not reads:
+            raise BadInput(f"--{name}: {given.what} does not read it")
 
 
 def _check_flags_are_read(given: argparse.Namespace) -> None:
@@ -207,6 +223,13 @@ _READERS = {  # of the flags that not all benchmarks read
     **dict.fromkeys(("export_dir", "text", "requests"), ("serve",)),
 }
 _READ_TEXT = ("input", "vocabulary", "table3")  # benchmarks that accept the flags of a text
+_READ_BY_VOCABULARY = (
+    "source_files",
+    "target_files",
+    "dev_source_files",
+    "dev_target_files",
+    "vocabulary_size",
+)
 _WITHOUT_TENSORFLOW = ("serve", "table3", "vocabulary")  # in this process
 
 

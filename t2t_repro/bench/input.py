@@ -168,9 +168,10 @@ def _batch_of(plan: list[Batch], pairs: int) -> np.ndarray:
 def _neighbour_distance(plan: list[Batch], pairs: int) -> float:
     """Return the mean distance in the epoch, as a share of it, of pairs adjacent in the file.
 
-    A random order gives 1/3.
+    A random order gives 1/3; a single pair has no neighbour, NaN.
     """
-    return float(np.abs(np.diff(_batch_of(plan, pairs))).mean() / len(plan))
+    distances = np.abs(np.diff(_batch_of(plan, pairs)))
+    return float(distances.mean() / len(plan)) if distances.size else math.nan
 
 
 def _meet_again_share(plan: list[Batch], after: list[Batch], pairs: int) -> float:

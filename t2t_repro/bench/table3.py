@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelines import storage
 from pipelines.errors import BadInput
 from t2t_repro import config
 from t2t_repro.paper import table3
@@ -130,22 +131,27 @@ def load_or_make_plan(workdir: Path, wanted: Plan, minutes: float) -> Plan:
     machine may vary during the benchmark.
 
     Raises:
-        BadInput: The work directory holds rows of another plan.
+        BadInput: The work directory holds rows of another plan, or its plan.json is damaged.
     """
     path = workdir / "plan.json"
     length = {"updates": wanted.updates} if wanted.updates else {"minutes": minutes}
     asked = {"problem": wanted.problem, "divisor": wanted.divisor} | length
     if path.exists():
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["asked"] != asked:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            updates = int(found["updates"])
+            same = found["asked"] == asked
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{path}: damaged; use another --workdir") from None
+        if not same:
             raise BadInput(
                 f"{workdir} holds rows with {_format(found['asked'])}; wanted {_format(asked)}; "
                 "use the same flags to resume, or another --workdir"
             )
-        return wanted._replace(updates=found["updates"])
+        return wanted._replace(updates=updates)
     plan = wanted._replace(updates=wanted.updates or _updates_in(minutes, wanted, workdir))
-    workdir.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"asked": asked, "updates": plan.updates}), encoding="utf-8")
+    saved = json.dumps({"asked": asked, "updates": plan.updates})
+    storage.write(str(workdir), path.name, saved.encode())
     return plan
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelines.batching import Batching
+from pipelines.errors import BadInput
 from pipelines.shards import EncodedSplit
 from t2t_repro import config
 from t2t_repro.distributed.machine import matmul_gflops, median_seconds
@@ -65,9 +66,16 @@ def rows(repeats: int, account: bool) -> Iterator[Row]:
 
     Yields:
         See `figures`.
-    """
-    from t2t_repro.distributed.strategy import prepare_cpu
 
+    Raises:
+        BadInput: The process is a worker of a job.
+    """
+    from t2t_repro.distributed.strategy import is_in_cluster, prepare_cpu
+
+    if is_in_cluster():
+        raise BadInput(
+            "bench train measures one process alone; unset TF_CONFIG, or start it without srun"
+        )
     prepare_cpu()  # as `train` does
     for size, workload in WORKLOADS.items():
         for precision in PRECISIONS:

@@ -72,6 +72,11 @@ def count_replicas() -> int:
     return max(1, sum(map(len, jobs.values()))) * max(1, len(gpus))
 
 
+def is_in_cluster() -> bool:
+    """Return whether TF_CONFIG or SLURM's variables make this process a worker of a job."""
+    return bool(_workers()[0])
+
+
 def device_names(strategy: tf.distribute.Strategy) -> list[str]:
     """Return the driver's names of the GPUs that a worker uses, or ["CPU"]."""
     devices = strategy.extended.worker_devices

@@ -1,11 +1,14 @@
 """The quick benchmarks as real commands, and errors for wrong flags; speeds are not checked."""
 
 import json
+import math
 import subprocess
 import sys
 
 import pytest
 from paths import ROOT
+
+from t2t_repro.bench.__main__ import _for_json
 
 
 def bench(*arguments):
@@ -67,9 +70,25 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
         (["decode", "--problem=wmt14_ende"], "--problem: only for input, table3"),
         (["table3", "--repeats=9"], "--repeats: only for train, decode, input, table1, serve"),
         (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
+        (["vocabulary", "--max_length=9"], "--max_length: vocabulary does not read it"),
+        (["input", "--vocabulary=v.model"], "--vocabulary: input does not read it"),
     ],
 )
 def test_contradictory_flags_of_train(arguments, message):
     ended = bench(*arguments)
     assert ended.returncode == 2
     assert ended.stderr == f"error: {message}\n"
+
+
+def test_train_measures_no_worker_of_a_job(monkeypatch):
+    workers = {"worker": ["localhost:1", "localhost:2"]}
+    job = {"cluster": workers, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(job))
+    ended = bench("train")
+    assert ended.returncode == 2
+    *_, line = ended.stderr.splitlines()
+    assert line.startswith("error: bench train measures one process alone; unset TF_CONFIG")
+
+
+def test_json_has_null_for_what_was_not_measured():
+    assert _for_json({"share": math.nan, "shapes": 3}) == {"share": None, "shapes": 3}

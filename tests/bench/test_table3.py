@@ -98,6 +98,13 @@ def test_another_plan_is_refused(tmp_path, trial):
             load_or_make_plan(tmp_path, other, minutes)
 
 
+@pytest.mark.parametrize("content", ["{", "{}", "[]", '{"asked": {}, "updates": "many"}'])
+def test_a_damaged_plan_is_refused(tmp_path, content):
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(BadInput, match=r"plan\.json: damaged"):
+        load_or_make_plan(tmp_path, plan(updates=7), minutes=5)
+
+
 def test_updates_that_are_given_need_no_trial(tmp_path, trial):
     assert load_or_make_plan(tmp_path, plan(updates=7), minutes=5).updates == 7
     assert not trial
