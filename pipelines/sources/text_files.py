@@ -8,6 +8,7 @@ All readers stream: memory does not grow with the file, whatever a .gz unpacks t
 line is raised when the reader reaches that line.
 """
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -23,18 +24,20 @@ from pipelines.errors import BadInput
 
 # Bytes; no sentence is as long, and a file without line feeds would otherwise be read whole.
 _LONGEST_LINE = 1 << 24
+_GZIP = b"\x1f\x8b"  # a gzip file's first bytes
 
 
 @contextlib.contextmanager
 def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a file to read its content, decompressed on the fly if its name ends in ".gz".
+    """Open a file to read its content, decompressed on the fly if it is gzipped.
 
     Raises:
         BadInput: The file is missing, cannot be read, or is not a complete gzip file.
     """
-    gzipped = Path(path).suffix == ".gz"
     try:
         with regular_file.opened(path) as file:
+            # No UTF-8 text begins with gzip's number.
+            gzipped = Path(path).suffix == ".gz" or file.peek(2)[:2] == _GZIP
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if gzipped else file
     except FileNotFoundError as error:
         raise BadInput(
@@ -120,8 +123,10 @@ def _decode(line: bytes, path: str | Path, number: int) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
+        marks = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+        encoding = "UTF-16" if line.startswith(marks) else "LATIN1"
         raise BadInput(
             f"{path}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x} at byte "
             f"{error.start + 1} of the line); wanted UTF-8: convert the file, for example with "
-            "iconv -f LATIN1 -t UTF-8"
+            f"iconv -f {encoding} -t UTF-8"
         ) from error

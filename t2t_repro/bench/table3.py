@@ -166,18 +166,19 @@ def _updates_in(minutes: float, wanted: Plan, workdir: Path) -> int:
     """
     trial = workdir / "trial"
     _train(wanted._replace(updates=_TRIAL_UPDATES), "base", trial)
-    return max(1, int(60 * minutes * _TRIAL_UPDATES / _results(trial)["cost"]["seconds"]))
+    return max(1, int(60 * minutes * _TRIAL_UPDATES / Workdir(trial).results()["cost"]["seconds"]))
 
 
 def _train_and_score(plan: Plan, name: str, workdir: Path) -> Row:
     """Train and score a row unless results.json has its scores; return the row's figures."""
     wanted = plan.config(name)
-    if "dev" not in _results(workdir):
+    run = Workdir(workdir)
+    if "dev" not in run.results():
         _train(plan, name, workdir)
         _run("evaluate", f"--workdir={workdir}", "--split=dev", "--json")
-    elif changed := config.conflicts(Workdir(workdir).config(), wanted):
+    elif changed := config.conflicts(run.config(), wanted):
         raise BadInput(f"{workdir} holds another run: {', '.join(changed)}; use another --workdir")
-    results, paper = _results(workdir), table3.printed()[name]
+    results, paper = run.results(), table3.printed()[name]
     scores, seconds = results["dev"], results["cost"]["seconds"]
     return {
         "parameters": table3.parameters(wanted),
@@ -213,9 +214,3 @@ def _run(command: str, *flags: str) -> None:
         raise BadInput(
             f"{command} ended with status {status}; its message is above; flags: {' '.join(flags)}"
         )
-
-
-def _results(workdir: Path) -> dict[str, Any]:
-    """Return the content of a run's results.json, or {} if there is none yet."""
-    path = workdir / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

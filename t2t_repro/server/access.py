@@ -17,13 +17,15 @@ from t2t_repro.server.metrics import Metrics
 from t2t_repro.server.options import Options
 
 _OPEN = ("/", "/healthz", "/readyz")  # to clients without the token, too
+_root = logging.getLogger("t2t_repro")
 _log = logging.getLogger("t2t_repro.access")
 
 
 class Access:
     """Middleware: refuses requests without the token, counts all, and logs them as JSON.
 
-    It also adds the headers that the answers of the application have in common.
+    It answers with status 500 where the application fails, and adds the headers that all answers
+    have in common.
 
     Args:
         app: The application inside.
@@ -52,9 +54,11 @@ class Access:
             await app(scope, receive, watched)
         except ClientDisconnect:
             pass
-        except Exception:
-            status = 500  # outside, it is answered and logged
-            raise
+        except Exception as error:
+            if status != 499:  # half of an answer is sent: uvicorn logs the error and hangs up
+                raise
+            _root.exception("%s %s", scope["method"], scope["path"])
+            await _failed(error)(scope, receive, watched)
         finally:
             self._record(scope, status, time.perf_counter() - began)
 
@@ -104,6 +108,11 @@ async def _refused(scope: Scope, receive: Receive, send: Send) -> None:
     await response(scope, receive, send)
 
 
+def _failed(error: Exception) -> JSONResponse:
+    """Return the answer where the server is at fault."""
+    return JSONResponse({"error": f"{type(error).__name__} in the server; its log says more"}, 500)
+
+
 def log_to_stderr(requests: bool) -> None:
     """Write what happens in the server to stderr, and each request as a line of JSON.
 
@@ -112,9 +121,8 @@ def log_to_stderr(requests: bool) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    root = logging.getLogger("t2t_repro")
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    _root.addHandler(handler)
+    _root.setLevel(logging.INFO)
     _log.setLevel(logging.INFO if requests else logging.WARNING)
     # It would write a line for each request that is not HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

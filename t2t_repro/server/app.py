@@ -167,10 +167,6 @@ def _add_errors(app: FastAPI) -> None:
     async def unavailable(_: Request, error: Exception) -> Response:
         return _error(503, str(error))
 
-    @app.exception_handler(Exception)
-    async def failed(_: Request, error: Exception) -> Response:
-        return _error(500, f"{type(error).__name__} in the server; its log says more")
-
 
 class _Json(JSONResponse):
     """JSON as TensorFlow Serving writes it: the scores of a model that diverged are NaN."""

@@ -7,19 +7,27 @@ lines does not keep one of a single line waiting.
 A worker takes the sentence at the front, and those of the same signature that are nearest to it in
 length. The first worker never takes a long sentence, unless it is the only one: however many long
 ones there are, a short one waits for no more than the batches of short ones in front of it.
+
+If a worker dies or its engine fails, the sentences of its batch go back to their places, and each
+is translated once more, alone: the one to blame costs no other its answer.
 """
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.errors import BadInput
 from t2t_repro.server.engine import Batch, Row
 from t2t_repro.server.metrics import Metrics
+from t2t_repro.server.worker import WorkerDied
+
+_log = logging.getLogger(__name__)
 
 _PER_TURN = 16  # sentences
 _CANDIDATES = 4  # batches of sentences that are sorted by length before one is taken
@@ -47,6 +55,7 @@ class _Waiting:
     place: tuple[int, int]  # its turn, and its number among all sentences
     arrived: float
     answer: asyncio.Future[Any]
+    failed: bool = False  # in a batch; it is tried again
 
     @property
     def length(self) -> int:
@@ -56,12 +65,20 @@ class _Waiting:
     @property
     def is_long(self) -> bool:
         """Whether the sentence takes long."""
-        return self.length > _LONG or self.signature.startswith("attention")
+        return self.length > _LONG or self._is_attention
 
     @property
-    def group(self) -> tuple[str, bool]:
-        """The signature, and whether it is long: the same for all sentences of a batch."""
-        return self.signature, self.is_long
+    def _is_attention(self) -> bool:
+        return self.signature.startswith("attention")
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """What is the same for all sentences of a batch: signature, and whether they are long.
+
+        Attention, whose answers have many MB, and what has failed before are translated alone.
+        """
+        alone = self.failed or self._is_attention
+        return self.signature, self.is_long, self.place if alone else None
 
 
 class Batcher:
@@ -95,9 +112,9 @@ class Batcher:
 
         Raises:
             QueueFull: there is no room for all of them.
-            WorkerDied: a row has killed its worker, or took too long.
+            WorkerDied: a row has killed two workers, the second when it was alone.
             BadInput: a worker cannot be started again.
-            RuntimeError: the engine failed.
+            RuntimeError: the engine failed with a row that was alone.
         """
         now, loop = time.monotonic(), asyncio.get_running_loop()
         self._forget()
@@ -150,19 +167,29 @@ class Batcher:
             try:
                 answers, pieces = await run(batch[0].signature, [each.row for each in batch])
             except Exception as error:
-                answers, pieces = [error] * len(batch), None
-            seconds, self._running[number] = time.monotonic() - began, 0
+                self._fail(batch, error)
+            else:
+                seconds = time.monotonic() - began
+                self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
+                self._metrics.batch(batch[0].signature, len(batch), seconds, pieces)
+                for each, answer in zip(batch, answers, strict=True):
+                    if not each.answer.done():
+                        each.answer.set_result(answer)
+            self._running[number] = 0
             self._wake()  # another worker may have waited for as many sentences as this one had
-            self._seconds += 0.1 * (seconds / len(batch) - self._seconds)
-            answered = sum(not isinstance(answer, Exception) for answer in answers)
-            self._metrics.batch(batch[0].signature, answered, seconds, pieces)
-            for each, answer in zip(batch, answers, strict=True):
-                if each.answer.done():
-                    continue
-                if isinstance(answer, Exception):
-                    each.answer.set_exception(answer)
-                else:
-                    each.answer.set_result(answer)
+
+    def _fail(self, batch: list[_Waiting], error: Exception) -> None:
+        """Let the sentences of a batch wait for a second try, or answer them with the error."""
+        awaited = [each for each in batch if not each.answer.done()]
+        to_blame = len(batch) == 1 and (batch[0].failed or not isinstance(error, WorkerDied))
+        if to_blame or isinstance(error, BadInput):
+            for each in awaited:
+                each.answer.set_exception(error)
+        elif awaited:
+            _log.error("%s; trying again, one by one", error)
+            for each in awaited:
+                each.failed = True
+            self._set([*self._waiting, *awaited])
 
     async def _next_batch(self, number: int) -> list[_Waiting]:
         """Wait for the next batch of a worker; it is empty once the queue is closed."""
@@ -215,8 +242,6 @@ class Batcher:
 
 def _fitting(batch: list[_Waiting], front: _Waiting) -> list[_Waiting]:
     """Drop all but `front`, the longest first, until a sorted batch is within the limits."""
-    if front.signature.startswith("attention"):  # an answer of many MB
-        return [front]
     while len(batch) > 1 and len(batch) * batch[-1].length > _MOST:
         batch = batch[1:] if batch[-1] is front else batch[:-1]
     return batch

@@ -68,10 +68,12 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # UnicodeError: no host can have such a name
         if listening:
             listening.close()
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput(
-            f"--host={host} --port={port}: {reason}; give another --port or --host"
-        ) from None
+        raise _unusable(host, port, error) from None
+
+
+def _unusable(host: str, port: int, error: Exception) -> BadInput:
+    reason = getattr(error, "strerror", None) or error
+    return BadInput(f"--host={host} --port={port}: {reason}; give another --port or --host")
 
 
 def http_config(app: Starlette, options: Options) -> uvicorn.Config:
@@ -95,15 +97,27 @@ async def _serve(options: Options, listening: socket.socket) -> None:
     app = make_app(model, options, metrics)
     server = uvicorn.Server(http_config(app, options))
     watching = asyncio.create_task(model.watch())
-    listening.listen(MOST)  # from here on a connection waits to be accepted
-    host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    _log.info("serving %s at http://%s:%d", options.export_dir, shown, port)
-    # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: None)
     try:
+        _listen(listening, options)
+        # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
         await server.serve(sockets=[listening])
     finally:
         watching.cancel()
         await model.close()
+
+
+def _listen(listening: socket.socket, options: Options) -> None:
+    """Let clients connect, and say where: from here on a connection waits to be accepted.
+
+    Raises:
+        BadInput: Another server, which was started at the same time, listens at the port.
+    """
+    try:
+        listening.listen(MOST)
+    except OSError as error:
+        raise _unusable(options.host, options.port, error) from None
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    _log.info("serving %s at http://%s:%d", options.export_dir, shown, port)

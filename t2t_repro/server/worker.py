@@ -22,11 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerDied(RuntimeError):
-    """The process ended while it translated one sentence alone, or took too long."""
+    """The process ended while it translated, or took too long."""
 
 
 class Worker:
-    """A process that translates one batch at a time with an export. If it dies, another is started.
+    """A process that translates one batch at a time with an export.
+
+    If it has died, the next batch starts another.
 
     Args:
         export: One version of an export.
@@ -75,45 +77,24 @@ class Worker:
     async def run(self, signature: str, rows: Sequence[Any]) -> Batch:
         """Answer a batch; see `engine.answer`.
 
-        If the process dies or the engine fails, the rows are tried again, one by one. An answer
-        that is an exception stands for a row that fails by itself: `WorkerDied` if it kills the
-        process. Nobody waits longer than the limit: then all answers are `WorkerDied`.
-
         Raises:
             BadInput: there was no process, and none that can use the export could be started.
-            Exception: the engine failed with the only row.
+            RuntimeError: the engine failed.
+            WorkerDied: the process has ended, by itself or because the batch took too long.
         """
         if self._pool is None:
             await self.start()
+        rows_text = "this sentence" if len(rows) == 1 else f"{len(rows)} sentences"
         try:
             async with asyncio.timeout(self._limit):
-                return await self._answer(signature, rows)
+                batch: Batch = await self._call(engine.answer, signature, rows)
+        except BrokenProcessPool:
+            raise WorkerDied(f"the worker died of {rows_text}") from None
         except TimeoutError:
-            _log.error("a worker is killed: %d sentences took %g s", len(rows), self._limit)
             self.kill()
-            return Batch([WorkerDied("it took too long")] * len(rows), None)
-
-    async def _answer(self, signature: str, rows: Sequence[Any]) -> Batch:
-        try:
-            return await self._call(engine.answer, signature, rows)
-        except BrokenProcessPool:
-            _log.error("a worker died; its %d sentences are tried again one by one", len(rows))
-        except Exception as error:
-            if len(rows) == 1:
-                raise
-            _log.error("%s; %d sentences are tried again one by one", error, len(rows))
-        batches = [await self._alone(signature, row) for row in rows]
-        return Batch([answer for batch in batches for answer in batch.answers], None)
-
-    async def _alone(self, signature: str, row: Any) -> Batch:
-        try:
-            if self._pool is None:
-                await self.start()
-            return await self._call(engine.answer, signature, [row])
-        except BrokenProcessPool:
-            return Batch([WorkerDied("the worker died of this sentence")], None)
-        except Exception as error:
-            return Batch([error], None)
+            _log.error("a worker is killed: %s took %g s", rows_text, self._limit)
+            raise WorkerDied(f"{rows_text} took too long") from None
+        return batch
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         assert self._pool

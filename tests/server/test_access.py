@@ -501,9 +501,12 @@ def test_the_access_log_has_an_object_for_each_request(site, records, caplog):
 
 
 def test_a_failure_is_logged_but_not_told(site, caplog):
-    status, _, body = site().ask(body=b'{"instances": ["fail"]}')
+    served = site(allow_origin="https://a.org")
+    status, headers, body = served.ask(body=b'{"instances": ["fail"]}', Origin="https://a.org")
     assert status == 500
     assert json.loads(body) == {"error": "RuntimeError in the server; its log says more"}
+    assert headers["Access-Control-Allow-Origin"] == "https://a.org"  # else a page cannot read it
+    assert headers["Cache-Control"] == "no-store"
     wait_until(lambda: "broken" in caplog.text)
 
 

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from pipelines.errors import BadInput
 from t2t_repro.server.batcher import Batcher, QueueFull
 from t2t_repro.server.engine import Batch
 from t2t_repro.server.metrics import Metrics
+from t2t_repro.server.worker import WorkerDied
 
 
 class Worker:
@@ -328,23 +330,93 @@ def test_a_request_given_up_while_it_is_translated_does_no_harm():
     asyncio.run(main())
 
 
+def failing_at(error, *bad):
+    """Return the batches of a worker, and its function, which fails at bad sentences."""
+    batches = []
+
+    async def run(signature, rows):
+        batches.append(list(rows))
+        if any(row in rows for row in bad):
+            raise error
+        return Batch(list(rows), None)
+
+    return batches, run
+
+
 def test_a_failure_reaches_the_requests_it_concerns_and_no_other():
     async def main():
-        async def fail(signature, rows):
-            if "bad" in rows:
-                raise RuntimeError("out of order")
-            return Batch([ValueError("one") if row == "odd" else row for row in rows], None)
-
-        queue = Batcher([fail], 4, 0, 100, Metrics())
+        batches, run = failing_at(RuntimeError("out of order"), "bad")
+        queue = Batcher([run], 4, 0, 100, Metrics())
         for rows in (["bad"], ["good", "bad"]):
             with pytest.raises(RuntimeError, match="out of order"):
                 await queue.submit("serving_default", rows)
-        with pytest.raises(ValueError, match="one"):
-            await queue.submit("serving_default", ["good", "odd"])
-        assert await queue.submit("serving_default", ["good"]) == ["good"]
+        tasks = await started(queue, ["good"], ["bad"], ["well"])
+        good, bad, well = await asyncio.gather(*tasks, return_exceptions=True)
+        assert (good, str(bad), well) == (["good"], "out of order", ["well"])
+        assert batches[0] == ["bad"]  # it was alone already
         await queue.close()
 
     asyncio.run(main())
+
+
+def test_those_that_failed_together_are_tried_again_alone_and_in_their_places():
+    async def main():
+        batches, run = failing_at(WorkerDied("dead"), "bad")
+        queue = Batcher([run], 3, 0, 100, Metrics())
+        tasks = [
+            asyncio.create_task(queue.submit("serving_default", [row]))
+            for row in ("good", "bad", "well", "late", "last")
+        ]
+        good, bad, *others = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [good, *others] == [["good"], ["well"], ["late"], ["last"]]
+        assert isinstance(bad, WorkerDied)
+        assert sorted(batches[0]) == ["bad", "good", "well"]
+        assert batches[1:] == [["good"], ["bad"], ["well"], ["late", "last"]]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_sentence_that_was_alone_when_its_worker_died_gets_a_second_worker():
+    """It may have died before."""
+
+    async def main():
+        batches, run = failing_at(WorkerDied("dead"), "bad")
+        queue = Batcher([run], 4, 0, 100, Metrics())
+        with pytest.raises(WorkerDied):
+            await queue.submit("serving_default", ["bad"])
+        assert batches == [["bad"], ["bad"]]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_tried_again_without_a_worker_or_without_anyone_who_waits(caplog):
+    async def main():
+        batches, run = failing_at(BadInput("no export"), "good", "well")
+        queue = Batcher([run], 4, 0, 100, Metrics())
+        with pytest.raises(BadInput, match="no export"):
+            await queue.submit("serving_default", ["good", "well"])
+        assert batches == [["good", "well"]]
+        await queue.close()
+        worker = Worker(held=True)
+        queue = Batcher([failing_after(worker)], 4, 0, 100, Metrics())
+        (task,) = await started(queue, ["good", "well"])
+        task.cancel()
+        await settle()
+        worker.free()
+        await queue.close()
+        assert len(worker.batches) == 1
+
+    def failing_after(worker):
+        async def run(signature, rows):
+            await worker.run(signature, rows)
+            raise WorkerDied("it took too long")
+
+        return run
+
+    asyncio.run(main())
+    assert not caplog.messages
 
 
 def test_closing_answers_all_that_wait():

@@ -14,9 +14,12 @@ import pytest
 import requests
 from served import Server, exported, server, workers_of
 
+from pipelines.errors import BadInput
+from t2t_repro.server.options import Options
 from t2t_repro.serving import litert
 
 pytest.importorskip("ai_edge_litert")
+service = pytest.importorskip("t2t_repro.server.service")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,18 @@ def test_a_port_in_use_is_named(capfd, export):
         port = taken.getsockname()[1]
         error = call(capfd, f"--export_dir={export}", f"--port={port}")
     assert f"--port={port}: Address already in use; give another --port" in error
+
+
+def test_a_port_that_another_server_takes_meanwhile_is_named(tmp_path):
+    listening = service._bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    message = f"--port={port}: Address already in use; give another"
+    with (
+        listening,
+        socket.create_server(("127.0.0.1", port), backlog=1),
+        pytest.raises(BadInput, match=message),
+    ):
+        service._listen(listening, Options(tmp_path, port=port))
 
 
 def test_missing_and_foreign_exports(export, tmp_path):

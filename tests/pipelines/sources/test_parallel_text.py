@@ -51,6 +51,11 @@ def test_only_newline_ends_a_line(tmp_path, name):
     assert list(text_files.lines(path)) == ["a\x85b\u2028c\x0cd\re", "", "\x1c ", "last"]
 
 
+def test_gzip_is_recognised_whatever_its_name(tmp_path):
+    (tmp_path / "text.GZ").write_bytes(gzip.compress(b"a\nb\n"))
+    assert list(text_files.lines(tmp_path / "text.GZ")) == ["a", "b"]
+
+
 def test_only_one_carriage_return_belongs_to_the_line_end(tmp_path):
     assert list(text_files.lines(write(tmp_path / "text", "a\r\r\nb\r"))) == ["a\r", "b"]
 
@@ -177,7 +182,13 @@ def test_unequal_lengths(message, tmp_path, source, target, counts):
 def test_invalid_utf8_names_the_line(message, tmp_path):
     text = message(b"ok\nsch\xf6n\n", b"a\nb\n")
     assert text.startswith(f"{tmp_path / 'en'}, line 2: not UTF-8 (byte 0xf6 at byte 4 of")
-    assert "iconv" in text
+    assert text.endswith("iconv -f LATIN1 -t UTF-8")
+
+
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_utf16_is_recognised_by_its_mark(message, order):
+    text = message("\ufeffa line\n".encode(f"utf-16-{order}"), b"a\n")
+    assert text.endswith("iconv -f UTF-16 -t UTF-8")
 
 
 @pytest.mark.parametrize(
