@@ -17,7 +17,8 @@ import numpy as np
 
 # Eight replicas each get a row of every batch, and the last row of a batch may be empty.
 LEAST_ROWS = 9
-# The most rows of a batch beyond its budget: 26 pairs are not enough for three batches of 9.
+# The most rows of a batch beyond its budget: 26 pairs are not enough for three batches of 9. (Only
+# a whole corpus of 14 to 17 pairs makes a larger one.)
 WORST_ROWS = (3 * LEAST_ROWS - 1) // 2
 # A bucket fills at least this many batches, so that two pairs of one batch seldom meet again in the
 # next epoch, and no batch is cut short. On Multi30k with 4,096 tokens, minima of 1, 2 and 4 leave

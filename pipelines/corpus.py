@@ -160,7 +160,12 @@ class Corpus:
         return directory
 
     def report(self) -> CorpusReport:
-        """Return what the training text is like before any pair is dropped; it is read again."""
+        """Return what the training text is like before any pair is dropped; it is read again.
+
+        Raises:
+            BadInput: the text has changed since the vocabulary was learnt from it.
+        """
+        self._check_text(self._read_fingerprint())
         return report_on(self._train_text, self.vocabulary, self.max_length)
 
     def train(self) -> EncodedSplit:
@@ -223,8 +228,7 @@ class Corpus:
         """Encode missing shards of the training split, here or, given options, on Apache Beam."""
         vocabulary, limit, directory = self.vocabulary, self.max_length, self._train_directory
         if (self.is_settled or self.shared) and storage.names(directory):
-            read = (block_fingerprint(pairs) for _, pairs in blocks(self._train_text()))
-            self._check_text(text_fingerprint(read))  # before another text replaces good shards
+            self._check_text(self._read_fingerprint())  # before another text replaces good shards
         if beam_options is None:
             manifest = encode_split(self._train_text, vocabulary, limit, directory, self.filters)
         else:
@@ -238,6 +242,10 @@ class Corpus:
         self._check_text(manifest["text"])
         self._made = manifest
         return manifest
+
+    def _read_fingerprint(self) -> str:
+        """Return the fingerprint of the training text as it is now."""
+        return text_fingerprint(block_fingerprint(pairs) for _, pairs in blocks(self._train_text()))
 
     def _check_text(self, fingerprint: str) -> None:
         """Raise BadInput if a training text is not that of the vocabulary."""
@@ -296,10 +304,9 @@ class Corpus:
 
     def _has_same_text(self, found: Description) -> bool:
         """Return whether the text fits the description; only its first block if it is shared."""
-        text = blocks(self._train_text())
         if not self.shared:
-            return found["text"] == text_fingerprint(block_fingerprint(pairs) for _, pairs in text)
-        _, pairs = next(text, (0, []))
+            return found["text"] == self._read_fingerprint()
+        _, pairs = next(blocks(self._train_text()), (0, []))
         if found["text_begins"] != block_fingerprint(pairs):
             raise BadInput(
                 f"--prepared_dir={self.shared} holds another text; use another directory"

@@ -243,7 +243,7 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     for summary in summaries:
         dropped.update(summary["dropped"])
     pairs = sum(summary["pairs"] for summary in summaries)
-    _check_kept(pairs, dropped)
+    _check_kept(pairs, dropped, f"{directory}: ")
     ours = {name for number in range(len(summaries)) for name in shard_files(number)}
     for name in storage.names(directory):
         if name.startswith("shard-") and name not in ours:
@@ -263,12 +263,12 @@ def write_manifest(summaries: Iterable[Summary], directory: str) -> Summary:
     return manifest
 
 
-def _check_kept(pairs: int, dropped: Mapping[str, int]) -> None:
+def _check_kept(pairs: int, dropped: Mapping[str, int], where: str = "") -> None:
     if not pairs:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in dropped.items())
         raise BadInput(
-            f"no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); check "
-            "the text and the length limit"
+            f"{where}no sentence pair is left (dropped: {reasons or 'none, the text is empty'}); "
+            "check the text, the length limit and the filters"
         )
 
 

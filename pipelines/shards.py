@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +99,26 @@ class EncodedSplit:
         source = np.zeros((len(pairs), source_length), np.int32)  # PAD is 0
         target = np.zeros((len(pairs), target_length), np.int32)
         full = np.flatnonzero(pairs >= 0)
-        chosen = pairs[full]
+        for row, (s, t) in zip(full.tolist(), self.sentences(pairs[full]), strict=True):
+            source[row, : len(s)] = s
+            target[row, : len(t)] = t
+        return source, target
+
+    def sentences(self, pairs: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the ids of each of the pairs, source and target, EOS included.
+
+        Args:
+            pairs: Int [n], the indices of the pairs.
+        """
         where = zip(
-            full.tolist(),
-            self.shard[chosen].tolist(),
-            self.start[chosen].tolist(),
-            *self.lengths[chosen].T.tolist(),
+            self.shard[pairs].tolist(),
+            self.start[pairs].tolist(),
+            *self.lengths[pairs].T.tolist(),
             strict=True,
         )
-        for row, shard, start, s, t in where:
+        for shard, start, s, t in where:
             ids = self.ids[shard]
-            source[row, :s] = ids[start : start + s]
-            target[row, :t] = ids[start + s : start + s + t]
-        return source, target
+            yield ids[start : start + s], ids[start + s : start + s + t]
 
     def report(self) -> str:
         """Return a one-line summary, for the user, of the pairs kept and dropped."""

@@ -22,7 +22,9 @@ from pipelines import regular_file
 from pipelines.errors import BadInput
 
 _UNFINISHED = re.compile(r"\..+\.unfinished-(?P<host>.*)-(?P<pid>\d{1,9})")
-_LARGEST = 1 << 30  # bytes of a file that is read whole; a shard of WMT14 has 16 million
+# Bytes of a file that is read whole. A shard of WMT14 has 16 million; one of 2^28 characters that
+# are spelt in bytes has up to 4 pieces of 4 bytes for each.
+_LARGEST = 1 << 33
 _ABANDONED = 24 * 3600  # seconds after which a file of another host's process counts as left over
 
 
@@ -73,13 +75,23 @@ def _write_here(path: Path, content: bytes) -> None:
 
 def unfinished_name(name: str) -> str:
     """Return the name under which this process fills a file or directory, before it is renamed."""
-    return f".{name}.unfinished-{socket.gethostname()}-{os.getpid()}"
+    return f".{name}.unfinished-{_host()}-{os.getpid()}"
+
+
+def _host() -> str:
+    """Return within what this process's number is unique: the host, and a container's processes."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")  # such as pid:[4026531836]
+    except OSError:  # not on Linux
+        return socket.gethostname()
+    return f"{socket.gethostname()}-{re.sub(r'[^0-9]', '', namespace)}"
 
 
 def clear_unfinished(directory: Path) -> None:
     """Delete the unfinished files and directories that killed processes have left in a directory.
 
-    A process of another host cannot be asked whether it lives; what it left is deleted after a day.
+    A process of another host or container cannot be asked whether it lives; what it left is deleted
+    after a day.
     """
     for name in os.listdir(directory):
         if (found := _UNFINISHED.fullmatch(name)) and _is_abandoned(
@@ -93,7 +105,7 @@ def clear_unfinished(directory: Path) -> None:
 def _is_abandoned(path: Path, host: str, pid: str) -> bool:
     """Return whether the process that was filling `path` is dead."""
     with contextlib.suppress(OSError):  # another process may clear it at the same moment
-        if host != socket.gethostname():
+        if host != _host():
             return time.time() - path.stat().st_mtime > _ABANDONED
         try:
             os.kill(int(pid), 0)

@@ -230,10 +230,11 @@ def run_of(namespace: argparse.Namespace) -> Run:
 
     problem, variant = getattr(namespace, "problem", None), getattr(namespace, "variant", None)
     name = "_".join(filter(None, (problem or "toy_ende", variant)))
-    overrides = _absolute(settings(namespace))
-    resolved = config.resolve(problem or "toy_ende", variant or "base", overrides)
-    flops.check_size(resolved.model, resolved.model.embedding_rows or resolved.data.vocabulary_size)
     workdir = Workdir(Path(getattr(namespace, "workdir", f"runs/{name}")))
+    there = workdir.config().problem if workdir.holds_run and not problem else "toy_ende"
+    overrides = _absolute(settings(namespace))
+    resolved = config.resolve(problem or there, variant or "base", overrides)
+    flops.check_size(resolved.model, resolved.model.embedding_rows or resolved.data.vocabulary_size)
     return Run(problem, variant, workdir, overrides)
 
 
@@ -266,6 +267,7 @@ def _add_setting(group: argparse._ArgumentGroup, field: dataclasses.Field) -> No
     group.add_argument(
         f"--{field.name}",
         default=argparse.SUPPRESS,
+        action="extend" if many else "store",
         metavar="FILE" if many else default,
         help=help_text(field).replace("%", "%%"),
         nargs="+" if many else "?" if field.default is False else None,

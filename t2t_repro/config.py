@@ -577,11 +577,20 @@ def text_settings(config: Config) -> dict[str, Any]:
 
 
 def save(config: Config, path: Path) -> None:
-    """Write the whole resolved configuration as YAML that `load` reads."""
+    """Write the whole resolved configuration as YAML that `load` reads.
+
+    Raises:
+        BadInput: It would be larger than `load` allows, or cannot be written.
+    """
     plain = {k: list(v) if isinstance(v, tuple) else v for k, v in flat(config).items()}
     head = {"problem": config.problem, "variant": config.variant}
-    text = yaml.safe_dump(head | plain, sort_keys=False)
-    storage.write(str(path.parent), path.name, text.encode())
+    content = yaml.safe_dump(head | plain, sort_keys=False).encode()
+    if len(content) > yaml_files.MOST_BYTES:
+        raise BadInput(
+            f"{path}: the names of so many text files take {len(content):,} bytes; wanted at most "
+            f"{yaml_files.MOST_BYTES:,}: join the files to fewer ones"
+        )
+    storage.write(str(path.parent), path.name, content)
 
 
 def load(path: Path) -> Config:

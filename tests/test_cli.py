@@ -14,6 +14,7 @@ from paths import ROOT
 from t2t_repro import cli, config, evaluate, export, serve, translate, visualize
 from t2t_repro.bench import __main__ as bench
 from t2t_repro.model import flops
+from t2t_repro.workdir import Workdir
 
 # The environment of a shell; importing Keras, as other tests do, sets this variable.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
@@ -122,6 +123,21 @@ def test_home_is_expanded_in_the_value_of_a_flag(tmp_path, monkeypatch):
     parser.add_argument("--sentence")
     given = parser.parse_args(["--workdir=~/run", "--sentence=~ 5 ~/x"])
     assert (given.workdir, given.sentence) == (str(tmp_path / "run"), "~ 5 ~/x")
+
+
+def test_files_may_be_given_in_several_flags():
+    parser = cli.Parser("python -m t2t_repro.train")
+    cli.add_settings(parser, ["data"])
+    flags = ["--source_files=a", "--source_files", "b", "c", "--target_files=d"]
+    given = cli.settings(parser.parse_args(flags))
+    assert given == {"source_files": ["a", "b", "c"], "target_files": ["d"]}
+
+
+def test_a_variant_is_that_of_the_run_in_the_work_directory(tmp_path):
+    settings = config.resolve("wsj_parsing", "small_treebank", {})
+    Workdir(tmp_path).save_config(settings)
+    given = argparse.Namespace(workdir=tmp_path, variant="small_treebank")
+    assert cli.run_of(given).variant == "small_treebank"
 
 
 def test_a_mistake_leaves_no_work_directory(tmp_path):

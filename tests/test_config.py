@@ -372,6 +372,14 @@ def test_saved_configuration_loads_as_it_was(tmp_path):
     assert loaded.model.embedding_rows is None
 
 
+def test_a_configuration_that_could_not_be_loaded_is_not_saved(tmp_path):
+    files = [f"/corpus/{number:0100}" for number in range(5_000)]
+    named = resolve("parallel_text", overrides={"source_files": files, "target_files": files})
+    with pytest.raises(BadInput, match=r"wanted at most 1,000,000: join the files"):
+        config.save(named, tmp_path / "config.yaml")
+    assert not list(tmp_path.iterdir())
+
+
 def test_saved_configuration_does_not_move_with_the_defaults(tmp_path):
     config.save(resolve("toy_ende"), tmp_path / "config.yaml")
     text = (tmp_path / "config.yaml").read_text()

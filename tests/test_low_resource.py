@@ -3,9 +3,12 @@
 import re
 
 import commands
+import numpy as np
 import pytest
 
+from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.errors import BadInput
+from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config, low_resource
 
@@ -43,7 +46,7 @@ def test_as_many_words_as_multi30k_get_its_sizes():
 
 def test_fewer_words_get_fewer_pieces_and_updates():
     sizes = [
-        low_resource.sizes(words, 100) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
+        low_resource.sizes(words, 100, 0) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
     ]
     for name in sizes[0]:
         values = [size[name] for size in sizes]
@@ -62,7 +65,19 @@ def test_words_are_those_of_the_side_that_has_more():
         {"source": "two words", "target": "\u4e24\u4e2a\u8bcd"},
         {"source": "", "target": "a b c"},
     ]
-    assert low_resource.count(text) == (4, len(set("two words\u4e24\u4e2a\u8bcda b c")))
+    different = len(set("two words\u4e24\u4e2a\u8bcda b c"))
+    assert low_resource.count(text) == (4, different, 2 * 1 + 0 * 3)
+
+
+def test_auxiliary_tasks_are_left_out_where_their_words_cannot_be_aligned(tmp_path):
+    """Fewer than a million words, in paragraphs: AuxiliaryTasks refuses as many pieces."""
+    words = " ".join(f"w{number}" for number in range(170))
+    paragraphs = [{"source": words, "target": words}] * 5_000
+    fitted = low_resource.fit(resolved(), paragraphs, {})
+    assert not fitted.train.auxiliary_tasks
+    split = EncodedSplit.from_shards([np.empty(0)], [np.full((5_000, 2), 172)], {})
+    with pytest.raises(BadInput, match="which are too many or too long"):
+        AuxiliaryTasks(None, split, 256, 0, tmp_path)
 
 
 def test_a_script_of_thousands_of_characters_gets_a_vocabulary_that_can_be_learnt():
@@ -70,9 +85,9 @@ def test_a_script_of_thousands_of_characters_gets_a_vocabulary_that_can_be_learn
     symbols = [chr(0x4E00 + number) for number in range(3_000)]
     lines = ["".join(symbols[start::97]) for start in range(97)] * 40
     text = [{"source": "word " * 25, "target": line} for line in lines]
-    words, characters = low_resource.count(text)
+    words, characters, _ = low_resource.count(text)
     assert (words, characters) == (97_000, 3_005)
-    size = low_resource.sizes(words, characters)["vocabulary_size"]
+    size = low_resource.sizes(words, characters, 0)["vocabulary_size"]
     with pytest.raises(BadInput, match="need at least"):
         Vocabulary.learn((text for pair in text for text in pair.values()), words // 40)
     learnt = Vocabulary.learn((text for pair in text for text in pair.values()), size)
@@ -108,7 +123,7 @@ def test_a_run_keeps_what_it_was_given_at_its_start(tmp_path, capfd):
     words = int(words.replace(",", ""))
     assert 4 * 850 < words < 4 * 900  # of the 900 pairs, about 18 are held out for dev and test
     assert first.data.vocabulary_size == 300
-    assert first.train.train_steps == low_resource.sizes(words, 20)["train_steps"]
+    assert first.train.train_steps == low_resource.sizes(words, 20, 0)["train_steps"]
     assert commands.call("prepare", *flags) == 0
     assert "low_resource:" not in capfd.readouterr().err  # the words are not counted again
     assert config.load(tmp_path / "run" / "config.yaml") == first

@@ -74,8 +74,8 @@ class AuxiliaryTasks:
     @cached_property
     def _words(self) -> list[Words]:
         """The words of each pair of the split."""
-        pairs, (s, t) = np.arange(len(self.split)), self.split.lengths.max(0)
-        sides = (self.vocabulary.decode(side) for side in self.split.padded(pairs, s, t))
+        pairs = self.split.sentences(np.arange(len(self.split)))
+        sides = map(self.vocabulary.decode, zip(*pairs, strict=True))
         return [(source.split(), target.split()) for source, target in zip(*sides, strict=True)]
 
     @cached_property

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipelines.augmentation.blocks import in_blocks
 from pipelines.shards import EncodedSplit, as_shard
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.vocabulary import EOS, Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,8 @@ class BpeDropout:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return some of the pairs in other pieces, as a shard: ids, lengths."""
         generator = np.random.default_rng([self.seed, epoch, int(pairs[0])])
-        sides = split.padded(pairs, *split.lengths[pairs].max(0))
-        altered = [self._altered(rows[rows != PAD], generator) for rows in sides]
+        sides = zip(*split.sentences(pairs), strict=True)
+        altered = [self._altered(np.concatenate(side), generator) for side in sides]
         return as_shard(zip(*altered, strict=True), split.ids[0].dtype)
 
     def _altered(self, ids: np.ndarray, generator: np.random.Generator) -> list[np.ndarray]:

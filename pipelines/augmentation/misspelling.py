@@ -13,7 +13,7 @@ import numpy as np
 
 from pipelines.augmentation.blocks import in_blocks
 from pipelines.shards import EncodedSplit, as_shard
-from pipelines.vocabulary import PAD, Vocabulary
+from pipelines.vocabulary import Vocabulary
 
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 
@@ -36,8 +36,7 @@ class Misspelling:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return some of the pairs with misspelt sources, as a shard: ids, lengths."""
         draw = random.Random(f"misspelling {self.seed} {epoch} {pairs[0]}")
-        padded = split.padded(pairs, *split.lengths[pairs].max(0))
-        sources, targets = ([row[row != PAD] for row in side] for side in padded)
+        sources, targets = zip(*split.sentences(pairs), strict=True)
         texts = self.vocabulary.decode(sources)
         altered = self.vocabulary.encode([misspelt(text, self.share, draw) for text in texts])
         kept = (
@@ -50,8 +49,8 @@ class Misspelling:
 def misspelt(sentence: str, share: float, draw: random.Random) -> str:
     """Return a sentence whose words of four letters or more are each misspelt with a probability.
 
-    In a misspelt word a letter that is not the first is left out, written twice, or swapped with
-    the next one.
+    In a misspelt word a letter between the first and the last is left out, written twice, or
+    swapped with the next one.
     """
 
     def typed(match: re.Match[str]) -> str:

@@ -59,6 +59,17 @@ def linear(tree: Tree, spell_words: bool = False) -> str:
     )
 
 
+def unwritable(tree: Tree) -> str | None:
+    """Return a label or tag of a tree that a target cannot hold; None if there is none.
+
+    It would be read as a word with its tag, or as a bracket.
+    """
+    tags = [leaf.tag for leaf in tree.leaves]
+    wrong = [name for name in (*tags, *(bracket.label for bracket in tree.brackets)) if "_" in name]
+    wrong += [tag for tag in tags if tag.startswith((OPEN, CLOSE))]
+    return next(iter(wrong), None)
+
+
 def tree_of(sentence: str, output: str) -> str:
     """Return the tree, as one line of brackets, over exactly the words of a sentence.
 

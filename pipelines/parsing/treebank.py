@@ -12,7 +12,7 @@ from pathlib import Path
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.parsing.altered_trees import altered
-from pipelines.parsing.linear_trees import linear
+from pipelines.parsing.linear_trees import CLOSE, OPEN, linear, unwritable
 from pipelines.parsing.trees import Tree
 
 SECTIONS = {"train": range(2, 22), "dev": range(22, 23), "test": range(23, 24)}
@@ -74,7 +74,15 @@ def _train_trees(gold: list[Path], repeats: int, copies: int, extra: list[Path])
 def _trees(files: Sequence[Path]) -> Iterator[Tree]:
     """Yield the trees of files, normalised; trees without words are skipped."""
     for path in files:
-        yield from (tree for tree in map(trees.normalised, trees.read(path)) if tree.leaves)
+        for number, tree in enumerate(map(trees.normalised, trees.read(path)), start=1):
+            if name := unwritable(tree):
+                raise BadInput(
+                    f"{path}, tree {number}: {name}; wanted labels and tags without _, and tags "
+                    f"that do not begin with {OPEN} or {CLOSE}, which mean something else in a "
+                    "target: rename them"
+                )
+            if tree.leaves:
+                yield tree
 
 
 def _files(split: str, data_dir: str | None) -> list[Path]:

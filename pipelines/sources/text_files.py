@@ -24,20 +24,30 @@ from pipelines.errors import BadInput
 
 # Bytes; no sentence is as long, and a file without line feeds would otherwise be read whole.
 _LONGEST_LINE = 1 << 24
-_GZIP = b"\x1f\x8b"  # a gzip file's first bytes
+# The first bytes of compressed files; no line of text begins with them.
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\3\4": "zip",
+}
+_LONGEST_MARK = max(map(len, _PACKED))
 
 
 @contextlib.contextmanager
 def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
-    """Open a file to read its content, decompressed on the fly if it is gzipped.
+    """Open a file to read its content, decompressed on the fly if its name ends in ".gz".
 
     Raises:
-        BadInput: The file is missing, cannot be read, or is not a complete gzip file.
+        BadInput: The file is missing, cannot be read, is not a complete gzip file, or is compressed
+            although its name does not say so.
     """
+    gzipped = Path(path).suffix == ".gz"
     try:
         with regular_file.opened(path) as file:
-            # No UTF-8 text begins with gzip's number.
-            gzipped = Path(path).suffix == ".gz" or file.peek(2)[:2] == _GZIP
+            if not gzipped:
+                _check_plain(path, file.peek(_LONGEST_MARK))
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if gzipped else file
     except FileNotFoundError as error:
         raise BadInput(
@@ -53,6 +63,15 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
             f"{path}: cannot be read ({error.strerror or error}); wanted a readable UTF-8 text "
             "file: check the path and its permissions"
         ) from error
+
+
+def _check_plain(path: str | Path, beginning: bytes) -> None:
+    for mark, name in _PACKED.items():
+        if beginning.startswith(mark):
+            raise BadInput(
+                f"{path}: compressed by {name}; wanted plain text, or gzip in a file whose name "
+                "ends in .gz: unpack or rename it"
+            )
 
 
 def lines(path: str | Path) -> Iterator[str]:

@@ -292,6 +292,15 @@ def test_another_text_replaces_no_good_shard_when_one_is_damaged(
     assert {path: path.read_bytes() for path in folder.iterdir()} == files
 
 
+def test_a_report_is_on_the_text_of_the_run(tmp_path, text):
+    begin(corpus(tmp_path / "run", text))
+    pairs = corpus(tmp_path / "run", text).report().pairs["all"]
+    assert pairs > 9
+    write(Path(text["source_files"][0]), [f"the {line}" for line in SENTENCES])
+    with pytest.raises(BadInput, match="the training text is not the text that"):
+        corpus(tmp_path / "run", text).report()
+
+
 def test_begun_run_without_its_description(tmp_path, text):
     begin(corpus(tmp_path / "run", text))
     (tmp_path / "run/corpus.json").unlink()

@@ -41,10 +41,11 @@ def _name_of_dead_process():
 
 
 def test_left_overs_of_dead_processes_are_cleared(tmp_path):
-    here = socket.gethostname()
-    alive = f".f.unfinished-{here}-{os.getppid()}"
+    here = storage.unfinished_name("f").removesuffix(f"-{os.getpid()}")
+    alive = f"{here}-{os.getppid()}"
     far, old = (f".{name}.unfinished-elsewhere-1" for name in ("new", "old"))
-    kept = [alive, far, "f.unfinished", ".f.unfinished-", f".f.unfinished-{here}-x", "page.html"]
+    contained = f".f.unfinished-{socket.gethostname()}-1234-999999999"  # in another container
+    kept = [alive, far, contained, "f.unfinished", ".f.unfinished-", f"{here}-x", "page.html"]
     dead = _name_of_dead_process()
     for name in [*kept, old, dead, ".g" + dead]:
         (tmp_path / name).write_bytes(b"half")

@@ -3,8 +3,8 @@
 import functools
 import hashlib
 import json
+import os
 import re
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +19,7 @@ from paths import ROOT
 from tensorflow.core.protobuf import saved_model_pb2
 
 import t2t_repro
+from pipelines import storage
 from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS, PAD, Vocabulary
@@ -506,7 +507,8 @@ def test_a_foreign_saved_model_is_refused(tmp_path, signatures, reason):
 
 def test_what_a_killed_export_left_is_cleared(tmp_path):
     """Its process is dead: no process has this number."""
-    left = tmp_path / f".1.unfinished-{socket.gethostname()}-999999999"
+    own = storage.unfinished_name("1")
+    left = tmp_path / f"{own.removesuffix(str(os.getpid()))}999999999"
     (left / "variables").mkdir(parents=True)
     with atomic_directory(tmp_path / "1") as unfinished:
         assert not left.exists()

@@ -239,6 +239,13 @@ def test_trees_without_words_are_left_out(tmp_path):
     assert words("train", tmp_path, altered_copies=1) == []
 
 
+@pytest.mark.parametrize("name", ["(S (NP_SBJ (NN a)))", "(S (N_N a))", "(S (openNP a))"])
+def test_a_label_that_a_target_cannot_hold_is_refused(tmp_path, name):
+    (tmp_path / "test.mrg").write_text(sentence(1) + f"(TOP {name})\n")
+    with pytest.raises(BadInput, match=r"test\.mrg, tree 2: .*; wanted labels and tags without _"):
+        words("test", tmp_path)
+
+
 def refusal(split, data_dir):
     with pytest.raises(BadInput) as raised:
         treebank.examples(split, data_dir=data_dir and str(data_dir))
