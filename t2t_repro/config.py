@@ -13,6 +13,7 @@ its key in the YAML files and as its flag.
 """
 
 import dataclasses
+import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -185,7 +186,9 @@ class Data:
         below=0.5,
         decides_text=True,
     )
-    target_language: str = setting("de", "target language, which selects BLEU's tokeniser")
+    target_language: str = setting(
+        "de", "code of the target language, such as zh, which selects BLEU's tokeniser"
+    )
 
 
 @dataclass(frozen=True)
@@ -455,6 +458,7 @@ def fields() -> Iterator[tuple[str, dataclasses.Field]]:
 _VARIANTS = "variants"  # key of a problem's file: {variant: the hyperparameters that it changes}
 _LIKE = "like"  # key of a problem's file: the problem whose file it starts from
 _HEAD = ("problem", "variant")  # the first keys of a saved configuration
+_LANGUAGE = re.compile("[a-z]{2,3}")
 FIELDS = {field.name: field for _, field in fields()}
 _TYPES = {
     name: hint for cls in GROUPS.values() for name, hint in typing.get_type_hints(cls).items()
@@ -652,6 +656,11 @@ def _build(problem: str, variant: str, values: Mapping[str, Any]) -> Config:
     }
     if groups["model"].d_model % 2:
         raise BadInput(f"d_model: wanted an even number, got {groups['model'].d_model}")
+    if not _LANGUAGE.fullmatch(language := groups["data"].target_language):
+        raise BadInput(
+            f"target_language: wanted a code of two or three small letters, such as de or zh, got "
+            f"{shown(language)}"
+        )
     return Config(problem, variant, **groups)
 
 

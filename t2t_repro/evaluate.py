@@ -28,6 +28,13 @@ _DATA = (
     "target_language",
 )
 
+# What can be scored: {flag: (flags that it needs, flags that do not go with it)}.
+_FORMS = {
+    "workdir": ((), ("problem", "hypotheses", "references", "compare", "sources")),
+    "compare": (("references",), ("hypotheses", "sources", "comet", "strict", "checkpoint")),
+    "hypotheses": (("problem", "references"), ("strict", "checkpoint")),
+}
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the flags."""
@@ -86,34 +93,43 @@ def main() -> None:
     if given.compare:
         _compare(given)
     elif given.workdir is None:
-        _print(given, _score_files(given))
+        failures: list[BadInput] = []
+        _print(given, _score_files(given, failures))
+        for failure in failures:
+            raise failure
     else:
         _score_runs(given)
 
 
 def _check(given: argparse.Namespace) -> None:
     """Raise BadInput if the flags do not go together."""
-    files = given.problem, given.hypotheses, given.references
     runs = given.workdir or []
-    of_checkpoints = given.strict or given.checkpoint != "average"
     if given.table and (given.json or given.split != "test" or len(runs) != 1):
         raise BadInput(f"--{given.table}: wanted --workdir, --split=test and no --json")
-    forms = (
-        bool(runs) and not any((*files, given.compare, given.sources)),
-        not runs and all(files) and not given.compare and not of_checkpoints,
-        not runs and given.compare and given.references and not given.hypotheses,
-    )
-    if not any(forms) or (given.compare and (of_checkpoints or given.comet or given.sources)):
-        raise BadInput(
-            "wanted --workdir, or --problem with --hypotheses and --references, or --compare with "
-            "--references"
-        )
+    _check_form(given)
     if not runs:
         _check_no_translation(given)
     if given.comet and not runs and not given.sources:
         raise BadInput("--comet: wanted --sources too, the text that was translated")
     if given.comet_python and not given.comet:
         raise BadInput("--comet_python: wanted --comet with it, the model")
+
+
+def _check_form(given: argparse.Namespace) -> None:
+    """Raise BadInput unless there are all flags of a form, and none of another."""
+    there = {name for name, value in vars(given).items() if value}
+    if given.checkpoint == "average":
+        there.remove("checkpoint")
+    form = next((flag for flag in _FORMS if flag in there), None)
+    needed, alien = _FORMS[form] if form else ((), ())
+    if form is None or not there.issuperset(needed):
+        raise BadInput(
+            "wanted --workdir, or --problem with --hypotheses and --references, or --compare with "
+            "--references"
+        )
+    for flag in alien:
+        if flag in there:
+            raise BadInput(f"--{flag}: does not go with --{form}; leave one of them out")
 
 
 def _check_no_translation(given: argparse.Namespace) -> None:
@@ -126,13 +142,18 @@ def _check_no_translation(given: argparse.Namespace) -> None:
 
 
 def _score_runs(given: argparse.Namespace) -> None:
-    """Score runs, print the scores and write them to each run's results.json."""
-    for path in given.workdir:
-        Workdir(path).config(cli.settings(given))  # finds a mistake before the slow import
+    """Score runs, print the scores and write them to each run's results.json.
+
+    Raises:
+        BadInput: The flags do not suit a run; or, once all is printed and written, COMET failed.
+    """
+    for path in given.workdir:  # finds a mistake before the slow work
+        _check_run(given, Workdir(path))
     scored: dict[Path, Scores] = {}
+    failures: list[BadInput] = []
     try:
         for path in given.workdir:
-            scored[path] = _score_run(given, path)
+            scored[path] = _score_run(given, path, failures)
         if len(scored) == 1:
             _print(given, scored[path])
         else:
@@ -141,6 +162,20 @@ def _score_runs(given: argparse.Namespace) -> None:
     finally:  # the scores are printed if the disk is full, and written if stdout was closed
         for path, scores in scored.items():
             Workdir(path).add_result(given.split, scores)
+    for failure in failures[:1]:
+        raise failure
+
+
+def _check_run(given: argparse.Namespace, workdir: Workdir) -> None:
+    """Raise BadInput if flags or the table that is wanted do not suit a run."""
+    from t2t_repro.problems import PROBLEMS
+
+    name = workdir.config(settings := cli.settings(given)).problem
+    PROBLEMS[name].check_flags(name, settings)
+    if given.table == "table4":
+        table4.check(name, bool(PROBLEMS[name].postprocess))
+    elif given.table:
+        table2.check(name, not PROBLEMS[name].postprocess, workdir.results().get("cost"))
 
 
 def _print(given: argparse.Namespace, scores: "Scores") -> None:
@@ -184,9 +219,9 @@ def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
     return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
 
 
-def _score_run(given: argparse.Namespace, path: Path) -> "Scores":
+def _score_run(given: argparse.Namespace, path: Path, failures: list[BadInput]) -> "Scores":
     settings, workdir = cli.settings(given), Workdir(path)
-    more = _more_scores(given, workdir.config(settings))
+    more = _more_scores(given, workdir.config(settings), failures)
     tensorflow_import.quiet()
     from t2t_repro import experiment, reports
 
@@ -194,9 +229,9 @@ def _score_run(given: argparse.Namespace, path: Path) -> "Scores":
     return reports.evaluate(run, given.split, more)
 
 
-def _score_files(given: argparse.Namespace) -> "Scores":
+def _score_files(given: argparse.Namespace, failures: list[BadInput]) -> "Scores":
     settings = config.resolve(given.problem, overrides=cli.settings(given))
-    more = _more_scores(given, settings)
+    more = _more_scores(given, settings, failures)
     from t2t_repro.problems import PROBLEMS
 
     hypotheses, references = (_lines(path) for path in (given.hypotheses, given.references))
@@ -210,8 +245,12 @@ def _score_files(given: argparse.Namespace) -> "Scores":
     return scores | more(hypotheses, references, sources)
 
 
-def _more_scores(given: argparse.Namespace, settings: config.Config) -> "MoreScores":
+def _more_scores(
+    given: argparse.Namespace, settings: config.Config, failures: list[BadInput]
+) -> "MoreScores":
     """Return a function to the scores that flags ask for, beside those of the problem.
+
+    If COMET fails, the error goes to `failures`, and the other scores are not lost.
 
     Raises:
         BadInput: The problem is not translation, or COMET cannot be used.
@@ -232,7 +271,10 @@ def _more_scores(given: argparse.Namespace, settings: config.Config) -> "MoreSco
         if given.ter:
             scores |= bleu.ter_scores(hypotheses, references, settings.data.target_language)
         if comet is not None and sources is not None:
-            scores |= comet.scores(hypotheses, references, sources)
+            try:
+                scores |= comet.scores(hypotheses, references, sources)
+            except BadInput as error:
+                failures.append(error)
         return scores
 
     return more

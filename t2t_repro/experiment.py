@@ -86,10 +86,11 @@ def config_to_train(
     """Return the configuration to train with; a new run of `low_resource` is fitted to its text.
 
     Raises:
-        BadInput: for the reasons of `Workdir.config_to_train`, or the text cannot be read or is too
-            large for `low_resource`.
+        BadInput: for the reasons of `Workdir.config_to_train`, or files are named that the problem
+            does not read, or the text cannot be read or is too large for `low_resource`.
     """
     config = workdir.config_to_train(problem, variant, overrides)
+    PROBLEMS[config.problem].check_flags(config.problem, overrides)
     if config.variant != low_resource.VARIANT or workdir.holds_run:
         return config
     return low_resource.fit(config, PROBLEMS[config.problem].examples("train", config), overrides)

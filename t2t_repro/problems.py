@@ -4,10 +4,11 @@ The hyperparameters of a problem are in configs/<name>.yaml.
 """
 
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pipelines.errors import BadInput
 from pipelines.parsing import linear_trees, treebank
@@ -52,12 +53,25 @@ class Problem:
     source and decoded target; None outputs the target itself.
 
     `training_files(config)` names the files that `--stream` reads; None if there are none.
+
+    `file_flags` are the settings that name files of its text; others are refused as flags.
     """
 
     examples: Callable[[str, Config], Examples]
     score: Score
     postprocess: "Postprocess | None" = None
     training_files: "Callable[[Config], Text] | None" = None
+    file_flags: tuple[str, ...] = ()
+
+    def check_flags(self, name: str, given: Mapping[str, Any]) -> None:
+        """Raise BadInput if flags name files that this problem, called `name`, does not read."""
+        for flag in given:
+            if flag.endswith("_files") and flag not in self.file_flags:
+                read = ", ".join(f"--{own}" for own in self.file_flags) or "its own text"
+                raise BadInput(
+                    f"--{flag}: {name} does not read it, but {read}; leave it out, or give "
+                    "another --problem"
+                )
 
 
 def _toy(split: str, config: Config) -> Examples:
@@ -200,6 +214,10 @@ def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
     return tree_graph.bracketed(source, target)
 
 
+_TEXT_FILES = (
+    *("source_files", "target_files", "tsv_files", "dev_source_files", "dev_target_files"),
+    *("test_source_files", "test_target_files"),
+)
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
     "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu),
@@ -207,7 +225,9 @@ PROBLEMS = {
     "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu),
     "wmt14_ende": Problem(_wmt14_ende, _bleu, training_files=_wmt14_ende_files),
     "wmt14_enfr": Problem(_wmt14_enfr, _bleu, training_files=_wmt14_enfr_files),
-    "parallel_text": Problem(_parallel_text, _bleu, training_files=_parallel_text_files),
-    "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree),
+    "parallel_text": Problem(
+        *(_parallel_text, _bleu), training_files=_parallel_text_files, file_flags=_TEXT_FILES
+    ),
+    "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree, file_flags=("extra_tree_files",)),
     "toy_parsing": Problem(_toy_parsing, _brackets, _tree),
 }

@@ -201,11 +201,17 @@ def _with_alignments(
         align: See `Aligner.align`.
         count: Rows to read before the first result.
     """
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("wb", buffering=0) as file:
         while chunk := list(islice(rows, count)):
             pairs = [(source, line.translation) for source, row in chunk for line in row]
-            for links in align(pairs):
-                file.write(" ".join(f"{i}-{j}" for i, j in links) + "\n")
+            lines = (" ".join(f"{i}-{j}" for i, j in links) + "\n" for links in align(pairs))
+            content = "".join(lines).encode()
+            try:
+                written = file.write(content)
+            except OSError as error:
+                raise BadInput(f"--alignments={path}: {error.strerror}; make room") from None
+            if written < len(content):
+                raise BadInput(f"--alignments={path}: the disk is full; make room")
             yield from chunk
 
 

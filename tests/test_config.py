@@ -289,6 +289,16 @@ def test_like_what(config_dir, like, expected):
     assert refusal("other").startswith(f"{config_dir / 'other.yaml'}: like: {expected}")
 
 
+@pytest.mark.parametrize("language", ["zh-CN", "ZH", "german", ""])
+def test_a_language_is_a_code_that_chooses_a_tokeniser(language):
+    """Chinese that is scored with the tokeniser for words has a BLEU of 0."""
+    message = refusal("toy_ende", overrides={"target_language": language})
+    assert message == (
+        "target_language: wanted a code of two or three small letters, such as de or zh, got "
+        f"{language!r}"
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -20,7 +20,7 @@ def runs(tmp_path, monkeypatch):
     for name in SCORES:
         (tmp_path / name).mkdir()
         config.save(config.resolve("toy_ende"), tmp_path / name / "config.yaml")
-    monkeypatch.setattr(evaluate, "_score_run", lambda given, path: SCORES[path.name])
+    monkeypatch.setattr(evaluate, "_score_run", lambda _, path, __: SCORES[path.name])
     return [tmp_path / name for name in SCORES]
 
 
@@ -46,7 +46,7 @@ def test_json_is_one_object(runs, capsys):
 
 
 def test_scores_before_a_failure_are_kept(runs, capsys, monkeypatch):
-    def score(given, path):
+    def score(given, path, failures):
         if path.name == "b":
             raise BadInput("no checkpoint")
         return SCORES[path.name]
@@ -58,7 +58,7 @@ def test_scores_before_a_failure_are_kept(runs, capsys, monkeypatch):
 
 
 def test_a_mistake_in_any_run_is_found_before_the_first_is_scored(runs, capsys, monkeypatch):
-    monkeypatch.setattr(evaluate, "_score_run", lambda given, path: pytest.fail("scored"))
+    monkeypatch.setattr(evaluate, "_score_run", lambda *_: pytest.fail("scored"))
     assert commands.call("evaluate", "--workdir", *runs, runs[0].parent / "none") == 2
     assert "none: no run there" in capsys.readouterr().err
     assert commands.call("evaluate", "--table2", "--workdir", *runs) == 2

@@ -93,8 +93,7 @@ def _write(export: Path, peer: Path) -> None:
 def write_export(model: Any, vocabulary: Vocabulary, decode: config.Decode, export: Path) -> None:
     """Write a model that no run has trained as a LiteRT export in int8, in a new directory."""
     from t2t_repro.serving import litert
-    from t2t_repro.serving.export_directory import FORMAT_VERSION
-    from t2t_repro.serving.export_files import write_settings
+    from t2t_repro.serving.export_files import FORMAT_VERSION, write_settings
 
     export.mkdir()
     litert.write_model(model, vocabulary, decode, export, "int8")

@@ -6,6 +6,7 @@ Axes: n layers, h heads, q queries, k keys, s source pieces, t target pieces.
 """
 
 import json
+import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ if typing.TYPE_CHECKING:
 
 _LAYER = 5  # all three figures show "layer 5 of 6"
 _WORD_START = "\u2581"  # sentencepiece's mark of a word's start
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")  # pieces of characters that have none of their own
 _EOS = "</s>"  # sentencepiece's name of EOS; the same characters in a text are other pieces
 
 # One colour per head. The first eight, from matplotlib and d3, are those of Figure 3; the big model
@@ -212,10 +214,19 @@ def _find_query(word: str, pieces: list[Piece]) -> int:
             if text and piece.begins_word:
                 break
             text += piece.text
-            if text == word:
+            if word in (text, _spelt_out(text)):
                 return start
     texts = " ".join(piece.text for piece in pieces)
     raise BadInput(f"--word={word}: not among the queries; wanted a word or a piece of: {texts}")
+
+
+def _spelt_out(text: str) -> str:
+    """Return joined pieces as text: bytes as characters, without a mark of the word's start."""
+    return _BYTES.sub(_characters, text).removeprefix(_WORD_START)
+
+
+def _characters(match: re.Match[str]) -> str:
+    return bytes.fromhex(re.sub("<0x|>", "", match[0])).decode(errors="replace")
 
 
 def _as_json(kind: Kind) -> dict[str, typing.Any]:

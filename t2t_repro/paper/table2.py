@@ -23,6 +23,23 @@ def printed() -> dict[str, dict[str, float]]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+def check(problem: str, is_translation: bool, spent: Mapping[str, Any] | None) -> None:
+    """Check that a run can have a row.
+
+    Args:
+        problem: The run's problem.
+        is_translation: Whether the problem is translation.
+        spent: "cost" in its results.json; None if training is not finished.
+
+    Raises:
+        BadInput: The problem is another one, or the cost is damaged.
+    """
+    if not is_translation:
+        raise BadInput(f"--table2: Table 2 is about translation, which {problem} is not")
+    if spent is not None:
+        _check_cost(spent)
+
+
 def listing(
     config: Config, scores: Mapping[str, Any], spent: Mapping[str, Any] | None
 ) -> Iterator[str]:
@@ -31,16 +48,9 @@ def listing(
     Args:
         config: The run's configuration.
         scores: Its test scores; the row shows `paper_bleu`, BLEU as the paper computes it.
-        spent: "cost" in its results.json; the row shows the cost by the paper's formula. None if
-            training is not finished.
-
-    Raises:
-        BadInput: The scores are not those of translations, or the cost is damaged.
+        spent: "cost" in its results.json, as `check` takes it; the row shows the cost by the
+            paper's formula. None if training is not finished.
     """
-    if "paper_bleu" not in scores:
-        raise BadInput(f"--table2: Table 2 is about translation, which {config.problem} is not")
-    if spent is not None:
-        _check_cost(spent)
     ours = _ours(config, scores, spent)
     table = printed() | {f"here: {config.problem}, {config.variant}": ours}
     width = max(map(len, table))

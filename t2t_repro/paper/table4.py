@@ -17,18 +17,19 @@ def printed() -> list[dict[str, Any]]:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
+def check(problem: str, is_parsing: bool) -> None:
+    """Raise BadInput unless a run's problem is parsing."""
+    if not is_parsing:
+        raise BadInput(f"--table4: Table 4 is about parsing, which {problem} is not")
+
+
 def listing(config: Config, scores: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the table with a row for a run, then notes on how the rows compare.
 
     Args:
         config: The run's configuration.
         scores: Its test scores by `evalb.scores`; the row shows `f1`, which covers all lengths.
-
-    Raises:
-        BadInput: The scores are not those of parses.
     """
-    if "f1" not in scores:
-        raise BadInput(f"--table4: Table 4 is about parsing, which {config.problem} is not")
     training = "semi-supervised" if config.data.extra_tree_files else "treebank only"
     ours = {"parser": f"here: {config.problem}, {config.variant}", "training": training}
     table = [*printed(), ours | {"f1": scores["f1"]}]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from pipelines.errors import BadInput
 from pipelines.vocabulary import Vocabulary
@@ -82,6 +81,8 @@ def transformer_spec(
     """Return CTranslate2's specification of the model with its weights, not yet validated."""
     from ctranslate2.specs import transformer_spec as specs
 
+    from t2t_repro.serving.ctranslate2_translator import in_calls
+
     config = model.config
     shape = {"pre_norm": False, "head_dim": max(config.d_k, config.d_v)}
     spec = specs.TransformerSpec(
@@ -102,7 +103,7 @@ def transformer_spec(
     spec.decoder.projection.bias = np.where(vocabulary.producible, 0, _FORBIDDEN).astype("float32")
 
     # By default CTranslate2 truncates a source to 1,024 pieces and then adds EOS.
-    length = max(decode.max_source_length, 1024) + decode.max_extra_length + 1
+    length = in_calls(max(decode.max_source_length, 1024)) + decode.max_extra_length + 1
     spec.encoder.position_encodings.encodings = _positions(model.source_positions, length, config)
     spec.decoder.position_encodings.encodings = _positions(model.target_positions, length, config)
 
@@ -120,7 +121,7 @@ def _positions(layer: Any, length: int, config: Any) -> np.ndarray:
     """Return the layer's encodings of positions 0 ... `length` - 1: float32 [length, d_model]."""
     if not config.learned_positions:
         return np.asarray(sinusoids(length, config.d_model))
-    return np.asarray(layer(ops.zeros((1, length, config.d_model))))[0]
+    return np.asarray(layer.table)[np.minimum(np.arange(length), layer.rows - 1)]
 
 
 def _self_attention(spec: Any, layer: MultiHeadAttention, norm: AddNorm) -> None:

@@ -14,15 +14,10 @@ import t2t_repro
 from pipelines import storage
 from pipelines.errors import BadInput, first_line
 from t2t_repro import config
-from t2t_repro.serving.export_files import write_settings
+from t2t_repro.serving.export_files import FORMAT_VERSION, write_settings
 
 if typing.TYPE_CHECKING:
     from t2t_repro.experiment import Experiment
-
-
-# Of the files in an export; raised when an older reader could not use them. A test checks that
-# `litert_translator`, which imports nothing of this package, knows it.
-FORMAT_VERSION = 1
 
 
 def save_for_engine(

@@ -19,6 +19,9 @@ from pipelines.errors import BadInput
 from t2t_repro.config import Decode
 from t2t_repro.settings import setting_value
 
+# Of the files in an export; raised when an older reader could not use them. A test checks that
+# `litert_translator`, which imports nothing of this package, knows it.
+FORMAT_VERSION = 1
 _SETTINGS = "settings.json"
 _OWN = "settings_sha256"  # the key of the digest of settings.json itself
 _MOST_BYTES = 1 << 20  # of settings.json; ours have 3,000
@@ -59,6 +62,11 @@ def settings(export: Path) -> dict[str, Any]:
         if content.count(b"[") + content.count(b"{") > _MOST_BRACKETS:
             raise ValueError(f"more than {_MOST_BRACKETS} brackets")
         values = json_object.parse(content)
+        version = values.get("format_version")
+        if version is not None and not (isinstance(version, int) and version <= FORMAT_VERSION):
+            raise ValueError(
+                f"format_version {version}, and this package knows versions up to {FORMAT_VERSION}"
+            )
         digests = values.get("sha256", {})
         if not (isinstance(digests, dict) and all(isinstance(d, str) for d in digests.values())):
             raise ValueError("sha256 is no list of digests by file")

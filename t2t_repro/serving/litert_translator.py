@@ -499,6 +499,9 @@ def main() -> None:
             print(*translator.translate(window), sep="\n", flush=True)
     except BrokenPipeError:  # the reader of stdout went away, as `head` does
         os._exit(1)  # at the end Python would write to it once more
+    except OSError as error:  # the disk is full
+        print(f"error: stdout: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(2)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import cli, experiment, visualize
+from t2t_repro.paper import attention_figure as figures
 from t2t_repro.paper.attention_figure import COLOURS, AttentionFigure, Kind, Piece, attention_figure
 from t2t_repro.paper.attention_picture import picture
 from t2t_repro.training.dev_scores import DevScores
@@ -153,6 +154,12 @@ def blank_figure(layers, heads=8):
 @pytest.mark.parametrize(("layers", "shown"), [(6, 5), (8, 5), (5, 5), (2, 2), (1, 1)])
 def test_layer_5_of_6_as_in_the_paper_or_the_last(layers, shown):
     assert blank_figure(layers).view() == ("encoder", shown - 1, list(range(8)), None)
+
+
+def test_a_word_is_found_that_is_spelt_in_bytes():
+    texts = ["\u2581the", "\u2581", *(f"<0x{byte:02X}>" for byte in "日本".encode()), "</s>"]
+    pieces = list(map(figures._piece, texts))
+    assert [figures._find_query(word, pieces) for word in ("日本", "<EOS>")] == [1, 8]
 
 
 @pytest.mark.parametrize(("word", "index"), [("un", 0), ("undo", 0), ("do", 1), ("<EOS>", 3)])

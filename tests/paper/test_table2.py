@@ -98,23 +98,38 @@ def test_a_damaged_cost(name, value):
     with pytest.raises(
         BadInput, match=rf"results\.json is damaged, 'cost': '{name}' is .*t2t_repro"
     ):
-        list(table2.listing(config.resolve("toy_ende"), SCORES, spent("CPU") | {name: value}))
+        table2.check("toy_ende", True, spent("CPU") | {name: value})
 
 
 def test_a_cost_without_its_values():
     with pytest.raises(BadInput, match="'cost': no 'flops' in it"):
-        list(table2.listing(config.resolve("toy_ende"), SCORES, {}))
+        table2.check("toy_ende", True, {})
 
 
-def test_scores_that_are_not_of_translations():
-    with pytest.raises(BadInput, match="Table 2 is about translation"):
-        listing(scores={"f1": 90.0})
+@pytest.mark.parametrize(
+    ("problem", "flag", "message"),
+    [
+        ("toy_parsing", "--table2", "Table 2 is about translation, which toy_parsing is not"),
+        ("toy_ende", "--table4", "Table 4 is about parsing, which toy_ende is not"),
+        ("toy_ende", "--table2", "results.json is damaged, 'cost': no 'flops' in it"),
+        ("toy_ende", "--test_source_files=a", "--test_source_files: toy_ende does not read it"),
+    ],
+)
+def test_what_does_not_suit_the_run_is_refused_before_it_translates(
+    tmp_path, monkeypatch, problem, flag, message
+):
+    config.save(config.resolve(problem), tmp_path / "config.yaml")
+    (tmp_path / "results.json").write_text('{"cost": {}}')
+    monkeypatch.setattr(evaluate, "_score_run", lambda *_: pytest.fail("it translates"))
+    monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", flag])
+    with pytest.raises(BadInput, match=message):
+        evaluate.main()
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
     config.save(config.resolve("toy_ende"), tmp_path / "config.yaml")
     (tmp_path / "results.json").write_text(json.dumps({"cost": spent("CPU")}))
-    monkeypatch.setattr(evaluate, "_score_run", lambda given, path: SCORES)
+    monkeypatch.setattr(evaluate, "_score_run", lambda *_: SCORES)
     monkeypatch.setattr(sys, "argv", ["evaluate", f"--workdir={tmp_path}", "--table2"])
     evaluate.main()
     assert capsys.readouterr().out.splitlines() == listing("toy_ende", device="CPU")

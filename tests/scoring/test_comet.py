@@ -67,8 +67,6 @@ def test_the_score_is_of_sources_outputs_and_references(evaluate):
         (["--comet={}/model.ckpt"], "--comet: wanted --sources too"),
         (["--comet_python={}/python"], "--comet_python: wanted --comet with it"),
         (["--comet={}/none", "--sources={}/en"], "none: no such file; wanted the model.ckpt"),
-        (["--comet={}/en", "--sources={}/en"], "JSONDecodeError: Expecting value"),
-        (["--comet={}/nan.ckpt", "--sources={}/en"], "wanted a model that"),
         (["--comet={}/model.ckpt", "--sources={}/short"], "--sources: 1 lines, but 2 references"),
         (
             ["--comet={}/model.ckpt", "--sources={}/en", "--comet_python={}/python"],
@@ -82,6 +80,19 @@ def test_what_cannot_be_scored(evaluate, flags, expected):
     assert stderr.startswith("error: ")
     assert stderr.count("\n") == 1
     assert expected in stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("en", "JSONDecodeError: Expecting value"), ("nan.ckpt", "wanted a model that")],
+)
+def test_the_other_scores_are_not_lost_if_comet_fails(evaluate, model, expected):
+    flags = f"--comet={{}}/{model}", "--sources={}/en", "--ter", "--json"
+    status, stdout, stderr = evaluate(*flags)
+    assert status == 2
+    assert {"sacrebleu", "chrf", "ter"} <= json.loads(stdout).keys()
+    assert expected in stderr
+    assert stderr.count("\n") == 1
 
 
 def test_a_python_in_the_current_folder(evaluate, monkeypatch, tmp_path):

@@ -78,8 +78,8 @@ def test_a_system_does_not_differ_from_itself(files, capsys):
     ("flags", "expected"),
     [
         (["--compare", "{a}"], "--compare: wanted two files or more, the baseline first"),
-        (["--compare", "{a}", "{a}", "--strict"], "or --compare with --references"),
-        (["--compare", "{a}", "{a}", "--comet={a}"], "or --compare with --references"),
+        (["--compare", "{a}", "{a}", "--strict"], "--strict: does not go with --compare; leave"),
+        (["--compare", "{a}", "{a}", "--comet={a}"], "--comet: does not go with --compare"),
         (["--compare", "{a}", "{a}", "--problem=toy_parsing"], "--compare: compares translations"),
     ],
 )

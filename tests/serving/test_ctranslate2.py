@@ -251,13 +251,26 @@ def test_a_translation_is_cut_at_its_own_limit(tiny_run, pairs, tmp_path):
         assert score_alone == pytest.approx(together, abs=1e-3)
 
 
-def test_a_translation_can_be_empty(tiny_run, tmp_path):
-    """CTranslate2 by itself makes at least one piece, however likely EOS is."""
-    run = experiment.restore(Workdir(tiny_run), {})
+def always(piece, tiny_run, **settings):
+    """Return a run that writes a piece, whatever comes before it."""
+    run = experiment.restore(Workdir(tiny_run), settings)
     last = run.model.decoder[-1].feed_forward_norm.norm
     last.gamma.assign(np.zeros_like(last.gamma))  # so the decoder's output is beta
-    last.beta.assign(10 * np.asarray(run.model.embedding.matrix)[EOS])
-    ctranslate2_export.save(run, tmp_path / "1")
+    last.beta.assign(10 * np.asarray(run.model.embedding.matrix)[piece])
+    return run
+
+
+def test_the_longest_output_has_positions(tiny_run, tmp_path):
+    """A call with such a source has 1,056 as its length, which is above --max_source_length."""
+    sizes = {"max_source_length": 1030, "max_extra_length": 3, "beam_size": 1}
+    ctranslate2_export.save(always(300, tiny_run, **sizes), tmp_path / "1")
+    ((ids, _),) = exports.open_export(tmp_path / "1").translate_ids([[301] * 1029 + [EOS]])
+    assert ids == [300] * 1032 + [EOS]
+
+
+def test_a_translation_can_be_empty(tiny_run, tmp_path):
+    """CTranslate2 by itself makes at least one piece, however likely EOS is."""
+    ctranslate2_export.save(always(EOS, tiny_run), tmp_path / "1")
     assert exports.open_export(tmp_path / "1").translate_ids([[300, EOS]])[0][0] == [EOS]
 
 

@@ -41,6 +41,12 @@ def export(request, tmp_path):
     return written(tmp_path / "1", request.param)
 
 
+def test_an_export_of_a_later_version_is_refused(tmp_path):
+    export = written(tmp_path / "1", format_version=export_files.FORMAT_VERSION + 1)
+    with pytest.raises(BadInput, match="format_version 2, and this package knows versions up to 1"):
+        export_files.settings(export)
+
+
 # --verify
 
 

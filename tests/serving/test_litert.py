@@ -29,7 +29,7 @@ from t2t_repro.config import Decode, Model
 from t2t_repro.decoding.translator import Translator, nbest_lines
 from t2t_repro.model.table1_layers import RestrictedSelfAttention
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.serving import export_directory, export_files, exports, litert
+from t2t_repro.serving import export_files, exports, litert
 from t2t_repro.workdir import Workdir
 
 litert_translator = pytest.importorskip("t2t_repro.serving.litert_translator")
@@ -387,7 +387,7 @@ def test_every_operation_is_one_of_litert_s_own(exported):
 
 
 def test_the_reader_knows_the_version_of_the_format():
-    assert litert_translator.FORMAT_VERSION == export_directory.FORMAT_VERSION
+    assert litert_translator.FORMAT_VERSION == export_files.FORMAT_VERSION
 
 
 # Runs translator.py as `python translator.py` does, where nothing else is installed.
@@ -457,6 +457,15 @@ def test_the_program_ends_silently_where_nobody_reads_any_more(exported):
     _, stderr = program.communicate(lines, timeout=120)
     assert program.returncode == 1
     assert b"rror" not in stderr, stderr  # but a line of XNNPACK
+
+
+def test_the_program_says_that_the_disk_is_full(exported):
+    with open("/dev/full", "wb") as full:
+        program = [sys.executable, exported / "translator.py"]
+        done = subprocess.run(program, input=b"Yes.\n", stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"error: stdout: No space left on device\n")
+    assert b"Traceback" not in done.stderr
 
 
 def test_more_hypotheses_than_the_beam_are_refused(translator):
