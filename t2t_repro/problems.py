@@ -26,6 +26,11 @@ if typing.TYPE_CHECKING:
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
 
+_TEXT_FILES = (
+    *("source_files", "target_files", "tsv_files", "dev_source_files", "dev_target_files"),
+    *("test_source_files", "test_target_files"),
+)
+
 
 class Score(typing.Protocol):
     """The type of `Problem.score`."""
@@ -214,10 +219,6 @@ def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
     return tree_graph.bracketed(source, target)
 
 
-_TEXT_FILES = (
-    *("source_files", "target_files", "tsv_files", "dev_source_files", "dev_target_files"),
-    *("test_source_files", "test_target_files"),
-)
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
     "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu),

@@ -122,7 +122,7 @@ def files(directory):
         ("train", "--dropout=1", "dropout: wanted less than 1, got 1"),
         ("train", "--d_model=33", "d_model: wanted an even number, got 33"),
         ("evaluate", "", "wanted --workdir, or --problem with --hypotheses and --references"),
-        ("evaluate", "--workdir=x --hypotheses=y", "wanted --workdir, or --problem with"),
+        ("evaluate", "--workdir=x --hypotheses=y", "--hypotheses: does not go with --workdir"),
         ("evaluate", "--workdir=x --split=train", "choose from 'test', 'dev'"),
         ("translate", "", "wanted one of --workdir, --saved_model and --litert"),
         (

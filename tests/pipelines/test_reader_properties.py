@@ -267,6 +267,7 @@ def test_results(tmp_path, examples):
 
     def read():
         spent = of.results().get("cost")
+        table2.check(settings_.problem, True, spent)
         list(table2.listing(settings_, TEST, spent))
         of.add_result("dev", {"sacrebleu": 1.0})
         assert of.results()["dev"] == {"sacrebleu": 1.0}
