@@ -592,7 +592,7 @@ def save(config: Config, path: Path) -> None:
     if len(content) > yaml_files.MOST_BYTES:
         raise BadInput(
             f"{path}: the names of so many text files take {len(content):,} bytes; wanted at most "
-            f"{yaml_files.MOST_BYTES:,}: join the files to fewer ones"
+            f"{yaml_files.MOST_BYTES:,}: join the files into fewer"
         )
     storage.write(str(path.parent), path.name, content)
 

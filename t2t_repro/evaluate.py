@@ -95,8 +95,8 @@ def main() -> None:
     elif given.workdir is None:
         failures: list[BadInput] = []
         _print(given, _score_files(given, failures))
-        for failure in failures:
-            raise failure
+        if failures:
+            raise failures[0]
     else:
         _score_runs(given)
 
@@ -162,8 +162,8 @@ def _score_runs(given: argparse.Namespace) -> None:
     finally:  # the scores are printed if the disk is full, and written if stdout was closed
         for path, scores in scored.items():
             Workdir(path).add_result(given.split, scores)
-    for failure in failures[:1]:
-        raise failure
+    if failures:
+        raise failures[0]
 
 
 def _check_run(given: argparse.Namespace, workdir: Workdir) -> None:

@@ -72,10 +72,9 @@ class Problem:
         """Raise BadInput if flags name files that this problem, called `name`, does not read."""
         for flag in given:
             if flag.endswith("_files") and flag not in self.file_flags:
-                read = ", ".join(f"--{own}" for own in self.file_flags) or "its own text"
                 raise BadInput(
-                    f"--{flag}: {name} does not read it, but {read}; leave it out, or give "
-                    "another --problem"
+                    f"--{flag}: {name} does not read it; leave it out, or give another --problem, "
+                    "such as parallel_text"
                 )
 
 
