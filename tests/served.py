@@ -91,6 +91,9 @@ def server(export, *flags):
 def workers_of(process):
     """Return the ids of a server's worker processes."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [
-        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found = []
+    for pid in children:
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,14 @@ class Worker:
             RuntimeError: the engine failed.
             WorkerDied: the process has ended, by itself or because the batch took too long.
         """
-        if self._pool is None:
+        answer = self._submit(engine.answer, signature, rows)
+        if answer is None:
             await self.start()
+            answer = self._submit(engine.answer, signature, rows)
         rows_text = "this sentence" if len(rows) == 1 else f"{len(rows)} sentences"
         try:
             async with asyncio.timeout(self._limit):
-                batch: Batch = await self._call(engine.answer, signature, rows)
+                batch: Batch = await self._result(answer)
         except BrokenProcessPool:
             raise WorkerDied(f"the worker died of {rows_text}") from None
         except TimeoutError:
@@ -97,9 +99,20 @@ class Worker:
         return batch
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        assert self._pool
+        return await self._result(self._submit(function, *arguments))
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any] | None:
+        """Give the process a call; return None if there is none, or it has died while idle."""
+        if self._pool:
+            with contextlib.suppress(BrokenProcessPool):
+                return self._pool.submit(function, *arguments)
+        return None
+
+    async def _result(self, answer: Future[Any] | None) -> Any:
         try:
-            return await asyncio.wrap_future(self._pool.submit(function, *arguments))
+            if answer is None:
+                raise BrokenProcessPool
+            return await asyncio.wrap_future(answer)
         except BrokenProcessPool:
             self.stop()
             raise

@@ -1,6 +1,7 @@
 """The command `serve`: bad input, versions, kills and the end, with a real export."""
 
 import concurrent.futures
+import contextlib
 import os
 import shutil
 import signal
@@ -139,8 +140,9 @@ def test_versions_killed_workers_and_the_end(export, tmp_path):
                 (base / "9" / "model.tflite").write_bytes(b"damaged")
                 running.wait("version 9 is not served: .*model.tflite is damaged")
                 for pid in workers_of(running.process):
-                    os.kill(pid, signal.SIGKILL)
-                running.wait("a worker died")
+                    with contextlib.suppress(ProcessLookupError):  # of version 7, and it has ended
+                        os.kill(pid, signal.SIGKILL)
+                running.wait("the worker died of")
                 time.sleep(0.3)
             finally:
                 going = False

@@ -112,6 +112,19 @@ def test_a_killed_worker_is_started_again(run):
     run(main)
 
 
+def test_a_worker_that_died_idle_costs_no_sentence_a_try(run, caplog):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(Path("/proc") / str(pid))
+        await asyncio.sleep(1)  # until Python has noticed
+        answers, _ = await worker.run("serving_default", ["b", "c"])
+        assert [row for _, row in answers] == ["b", "c"]
+
+    run(main)
+    assert not caplog.messages
+
+
 def test_a_batch_that_nobody_waits_for_any_more_is_ended(run, caplog):
     async def main(worker):
         with pytest.raises(WorkerDied, match="2 sentences took too long"):
