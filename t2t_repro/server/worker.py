@@ -119,9 +119,11 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once, whatever it does."""
-        if self._process:
+        if self._process and self._pool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)
+            # Milliseconds. Else Python's end can meet the pool's: an OSError with a traceback.
+            self._pool.shutdown(wait=True)
         self.stop()
 
     def stop(self) -> None:
