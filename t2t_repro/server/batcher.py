@@ -73,7 +73,7 @@ class _Waiting:
 
     @property
     def group(self) -> tuple[object, ...]:
-        """What is the same for all sentences of a batch: signature, and whether they are long.
+        """The key that all sentences of a batch share: the signature, and whether they are long.
 
         Attention, whose answers have many MB, and what has failed before are translated alone.
         """

@@ -81,8 +81,6 @@ def transformer_spec(
     """Return CTranslate2's specification of the model with its weights, not yet validated."""
     from ctranslate2.specs import transformer_spec as specs
 
-    from t2t_repro.serving.ctranslate2_translator import in_calls
-
     config = model.config
     shape = {"pre_norm": False, "head_dim": max(config.d_k, config.d_v)}
     spec = specs.TransformerSpec(
@@ -103,7 +101,7 @@ def transformer_spec(
     spec.decoder.projection.bias = np.where(vocabulary.producible, 0, _FORBIDDEN).astype("float32")
 
     # By default CTranslate2 truncates a source to 1,024 pieces and then adds EOS.
-    length = in_calls(max(decode.max_source_length, 1024)) + decode.max_extra_length + 1
+    length = max(decode.max_source_length, 1024) + decode.max_extra_length + 1
     spec.encoder.position_encodings.encodings = _positions(model.source_positions, length, config)
     spec.decoder.position_encodings.encodings = _positions(model.target_positions, length, config)
 

@@ -23,7 +23,7 @@ _BATCH = 64  # sentences decoded at once
 # The limit of CTranslate2's outputs is one for all sentences of a call. A call's sentences differ
 # by fewer pieces than this, so that the limit of each is a function of its own length.
 _LENGTHS = 32
-_SHORTEST_TABLE = 1024  # source positions that every export has
+_LEAST_POSITIONS = 1024  # for sources; an export has as many if its own limit is lower
 _PIECES = "shared_vocabulary.json"  # by id, as CTranslate2 reads them
 _MOST_BYTES = 1 << 26  # of that file; with 37,000 pieces it has 500 KB
 
@@ -101,10 +101,11 @@ class Translator:
         self, sources: Sequence[Sequence[int]], count: int
     ) -> list[list[tuple[list[int], float]]]:
         """Return the `count` best hypotheses of sentences of ids, and the paper's scores."""
+        most = max(self._max_source_length, _LEAST_POSITIONS)
         groups: dict[int, list[int]] = {}  # the places of the sentences that share a limit
         for place, ids in enumerate(sources):
-            limit = max(self._max_source_length, _SHORTEST_TABLE)  # of older exports' positions
-            groups.setdefault(min(in_calls(len(ids)), limit), []).append(place)
+            longest = min(-(-len(ids) // _LENGTHS) * _LENGTHS, most)
+            groups.setdefault(longest, []).append(place)
         found: list[list[_Hypothesis]] = [[] for _ in sources]
         for longest, places in groups.items():
             results = self._search([sources[place] for place in places], longest)
@@ -171,8 +172,3 @@ class Translator:
     def _text(self, sentence: str, ids: list[int]) -> str:
         (text,) = self._vocabulary.decode([ids])
         return tree_of(sentence, text) if self._makes_trees else text
-
-
-def in_calls(length: int) -> int:
-    """Return the length that a call has whose sentences are as long as this, or nearly."""
-    return -(-length // _LENGTHS) * _LENGTHS

@@ -261,7 +261,7 @@ def always(piece, tiny_run, **settings):
 
 
 def test_the_longest_output_has_positions(tiny_run, tmp_path):
-    """A call with such a source has 1,056 as its length, which is above --max_source_length."""
+    """Lengths are rounded up to a multiple of 32, here to 1,056; the export has fewer positions."""
     sizes = {"max_source_length": 1030, "max_extra_length": 3, "beam_size": 1}
     ctranslate2_export.save(always(300, tiny_run, **sizes), tmp_path / "1")
     ((ids, _),) = exports.open_export(tmp_path / "1").translate_ids([[301] * 1029 + [EOS]])
