@@ -237,6 +237,7 @@ class Loop:
         self.checkpoints.tidy()
         self.scores.recall(step)
         self.checkpoints.best = self._best()
+        self.checkpoints.drop_old()  # those that a save did not come to delete before it was killed
 
     def _add_scores(self, step: int, scores: Mapping[str, float] | None) -> None:
         if scores:

@@ -33,7 +33,7 @@ from t2t_repro import experiment, reports
 from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
-from t2t_repro.training.checkpoints import average_last
+from t2t_repro.training.checkpoints import Checkpoints, average_last
 from t2t_repro.training.divergence import Divergence
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
 from t2t_repro.training.profile import Profile
@@ -246,6 +246,17 @@ def test_run_that_falls_back_ends_like_an_uninterrupted_one(data, uninterrupted,
         np.testing.assert_array_equal(resumed_weight, weight)
     assert saved_steps(tmp_path) == [*range(3, last, 3), last]
     assert (tmp_path / "damaged-step-5.index").exists()
+
+
+@pytest.mark.slow
+def test_old_checkpoints_that_a_killed_save_has_left_are_deleted(data, tmp_path, monkeypatch):
+    every = {"train_steps": 2, "checkpoint_steps": 1, "keep_checkpoints": 1}
+    with monkeypatch.context() as killed:
+        killed.setattr(Checkpoints, "drop_old", lambda self: None)
+        train(data, tmp_path, **every)
+    assert saved_steps(tmp_path) == [1, 2]
+    assert train(data, tmp_path, **every).batches == []
+    assert saved_steps(tmp_path) == [2]
 
 
 @pytest.fixture(scope="module")

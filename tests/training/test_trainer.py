@@ -48,6 +48,25 @@ def weights(model):
     return [variable.numpy() for variable in model.trainable_variables]
 
 
+@pytest.fixture(scope="module")
+def first_update(build):
+    """Return a function that makes a first update with PROPORTIONAL, always from the same weights.
+
+    It returns the step's numbers and the weights after it. Its trainer is traced only once.
+    """
+    trainer = trainer_of(build(num_layers=1, dropout=0.0), **PROPORTIONAL)
+    variables = [*trainer.model.trainable_variables, *trainer.optimizer.variables]
+    start = [variable.numpy() for variable in variables]
+
+    def first_update(source=SOURCE, target=TARGET):
+        for variable, value in zip(variables, start, strict=True):
+            variable.assign(value)
+        numbers = trainer.step(source, target).numpy()
+        return numbers, weights(trainer.model)
+
+    return first_update
+
+
 def log_probabilities(model, source, target):
     """Return the log-probabilities of the target tokens, without padding, in NumPy's float64."""
     logits = model(source, target).numpy().astype(np.float64)
@@ -67,13 +86,11 @@ def test_step_returns_sums_over_the_tokens(tiny):
     assert smoothed != pytest.approx(unsmoothed, rel=1e-3)
 
 
-def test_update_follows_the_gradient_of_the_mean_over_tokens(tiny):
+def test_update_follows_the_gradient_of_the_mean_over_tokens(tiny, first_update):
     """A batch repeated twice has twice the sum and twice the tokens, so the update is equal."""
-    once, twice = tiny(dropout=0.0), tiny(dropout=0.0)
-    before = weights(once)
-    step(once, **PROPORTIONAL)
-    step(twice, np.tile(SOURCE, (2, 1)), np.tile(TARGET, (2, 1)), **PROPORTIONAL)
-    for start, one, two in zip(before, weights(once), weights(twice), strict=True):
+    before, (_, once) = weights(tiny()), first_update()
+    _, twice = first_update(np.tile(SOURCE, (2, 1)), np.tile(TARGET, (2, 1)))
+    for start, one, two in zip(before, once, twice, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
         assert np.abs(one - start).max() > 1e-3 or start.ndim == 1  # key biases have no gradient
 
@@ -95,19 +112,17 @@ def test_a_softmax_is_in_bfloat16_where_it_is_exact(tiny, monkeypatch, exact, xl
     assert set(types) == {expected}
 
 
-def test_padding_changes_no_update(tiny):
-    tight, wide = tiny(dropout=0.0), tiny(dropout=0.0)
-    step(tight, **PROPORTIONAL)
-    step(wide, np.pad(SOURCE, ((0, 1), (0, 3))), np.pad(TARGET, ((0, 1), (0, 2))), **PROPORTIONAL)
-    for one, two in zip(weights(tight), weights(wide), strict=True):
+def test_padding_changes_no_update(first_update):
+    _, tight = first_update()
+    _, wide = first_update(np.pad(SOURCE, ((0, 1), (0, 3))), np.pad(TARGET, ((0, 1), (0, 2))))
+    for one, two in zip(tight, wide, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
 
 
-def test_label_smoothing_is_trained_on(tiny):
-    plain, smoothed = tiny(dropout=0.0), tiny(dropout=0.0)
-    step(plain, label_smoothing=0.0, **PROPORTIONAL)
-    step(smoothed, label_smoothing=0.5, **PROPORTIONAL)
-    assert np.abs(weights(plain)[0] - weights(smoothed)[0]).max() > 1e-3
+def test_label_smoothing_is_trained_on(tiny, first_update):
+    unsmoothed, (_, smoothed) = tiny(dropout=0.0), first_update()
+    step(unsmoothed, label_smoothing=0.0, **PROPORTIONAL)
+    assert np.abs(weights(unsmoothed)[0] - smoothed[0]).max() > 1e-3
 
 
 def test_dropout_acts_in_training_and_not_in_scoring(tiny):
@@ -163,35 +178,32 @@ def poison(trainer, factor):
     trainer._gradients = poisoned
 
 
-def first_gradient(model, before):
+def first_gradient(before, after):
     """Return the gradient of an update with PROPORTIONAL, from the weights, in float64.
 
     Adam's first update is rate * h / (|h| + epsilon) with h = g * (1 - beta_2)^0.5.
     """
     moved = np.concatenate(
-        [(b.astype("float64") - a).ravel() for a, b in zip(weights(model), before, strict=True)]
+        [(b.astype("float64") - a).ravel() for a, b in zip(after, before, strict=True)]
     )
     share = moved / (10.0 * 12**-0.5)
     return share / (1.0 - np.abs(share)) / 0.02**0.5
 
 
-def test_norm_is_that_of_the_gradient_before_clipping(tiny):
-    plain, clipped = tiny(dropout=0.0), tiny(dropout=0.0)
-    before = weights(plain)
-    norm = step(plain, **PROPORTIONAL)[3]
-    gradient = first_gradient(plain, before)
+def test_norm_is_that_of_the_gradient(tiny, first_update):
+    before, ((*_, norm), after) = weights(tiny()), first_update()
+    gradient = first_gradient(before, after)
     assert norm == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-3)
-    assert step(clipped, clip_norm=1e-3, **PROPORTIONAL)[3] == norm
 
 
 @pytest.mark.parametrize("share", [0.25, pytest.param(4.0, marks=pytest.mark.slow)])
-def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, share):
-    plain, clipped = tiny(dropout=0.0), tiny(dropout=0.0)
-    before = weights(plain)
-    norm = float(step(plain, **PROPORTIONAL)[3])
-    step(clipped, clip_norm=share * norm, **PROPORTIONAL)
-    expected = min(1.0, share) * first_gradient(plain, before)
-    np.testing.assert_allclose(first_gradient(clipped, before), expected, atol=1e-4)
+def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, first_update, share):
+    """The step returns the norm from before that."""
+    model = tiny(dropout=0.0)
+    before, ((*_, norm), plain) = weights(model), first_update()
+    assert step(model, clip_norm=share * float(norm), **PROPORTIONAL)[3] == norm
+    expected = min(1.0, share) * first_gradient(before, plain)
+    np.testing.assert_allclose(first_gradient(before, weights(model)), expected, atol=1e-4)
 
 
 def test_a_skipped_step_changes_nothing_but_the_count_of_steps(tiny):
