@@ -87,7 +87,9 @@ def test_sizes_of_a_batch_may_be_unknown_while_a_graph_is_made(model, shape):
     import tensorflow as tf
 
     ids = [tf.TensorSpec(shape, "int32")] * 2
-    in_graph = tf.function(model, input_signature=ids)(SOURCE[:1], TARGET[:1, [0, 1, 2, 3, 3]])
+    in_graph = tf.function(model, input_signature=ids, autograph=False)(
+        SOURCE[:1], TARGET[:1, [0, 1, 2, 3, 3]]
+    )
     expected = array(model(SOURCE[:1], TARGET[:1, [0, 1, 2, 3, 3]]))
     np.testing.assert_allclose(in_graph, expected, atol=1e-5)
 

@@ -15,7 +15,7 @@ TREE = "(TOP (S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .)))"
 TARGET = "openS openNP DT NN closeNP openVP VBZ closeVP . closeS"
 TEXT = tf.TensorSpec([None], tf.string)
 
-graph = tf.function(bracketed, input_signature=[TEXT, TEXT])
+graph = tf.function(bracketed, input_signature=[TEXT, TEXT], autograph=False)
 
 
 def in_the_graph(sentences, outputs):
