@@ -173,7 +173,7 @@ class Corpus:
 
         If a file of it is damaged, its shard is made again, once.
         """
-        if not self._finished_train():
+        if not (self._made or self._finished_train()):
             self._encode_train()
         try:
             return self._load("train", self._local_train())
@@ -226,6 +226,12 @@ class Corpus:
 
     def _encode_train(self, beam_options: list[str] | None = None) -> Description:
         """Encode missing shards of the training split, here or, given options, on Apache Beam."""
+        if self.read_only:
+            raise BadInput(
+                f"{self._train_directory}: no whole training split is seen there, which the first "
+                "worker has made; --workdir and --prepared_dir must be directories that all hosts "
+                "share"
+            )
         vocabulary, limit, directory = self.vocabulary, self.max_length, self._train_directory
         if (self.is_settled or self.shared) and storage.names(directory):
             self._check_text(self._read_fingerprint())  # before another text replaces good shards

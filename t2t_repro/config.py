@@ -140,7 +140,9 @@ class Data:
         False, "read and encode the training text while training, instead of preparing it first"
     )
     tokenized: bool = setting(
-        False, "multi30k_*: use its lower-cased, tokenised files", decides_text=True
+        False,
+        "multi30k_*: use its lower-cased, tokenised files; parallel_text: the text is tokenised",
+        decides_text=True,
     )
     source_files: tuple[str, ...] = setting((), "parallel_text: training text, source side")
     target_files: tuple[str, ...] = setting((), "parallel_text: training text, target side")
@@ -187,7 +189,9 @@ class Data:
         decides_text=True,
     )
     target_language: str = setting(
-        "de", "code of the target language, such as zh, which selects BLEU's tokeniser"
+        "de",
+        "code of the target language, such as zh, which selects BLEU's tokeniser",
+        may_change=True,
     )
 
 

@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
     from t2t_repro.problems import Scores
     from t2t_repro.reports import MoreScores
 
-# Settings for text that has moved since training, and for scoring files.
+# Settings for text that has moved since training, for its language, and for scoring files.
 _DATA = (
     "data_dir",
     "dev_source_files",

@@ -43,7 +43,7 @@ class Experiment:
     vocabulary: Vocabulary
     model: Transformer
     strategy: tf.distribute.Strategy
-    averaged: tuple[str, ...] = ()  # names of the checkpoints that were averaged
+    averaged: tuple[str, ...] = ()  # names of the checkpoints whose mean the weights are
 
     @property
     def problem(self) -> Problem:
@@ -103,10 +103,13 @@ def check(config: Config, workdir: Workdir) -> OtherRun | None:
         The run that this one starts from; None if there is none, or it is needed no more.
 
     Raises:
-        BadInput: `--stream` does not go together with the rest of the run, or the run of
-            `init_from` has a model of another shape.
+        BadInput: `--stream` does not go together with the rest of the run, no part has a name of
+            `freeze`, or the run of `init_from` has a model of another shape.
     """
     run_text.check_stream(config)
+    if config.train.freeze:  # a narrow model has the same parts
+        narrow = replace(config.model, d_model=2, d_ff=1, num_heads=1, d_k=1, d_v=1)
+        freeze(Transformer(narrow, rows=1), config.train.freeze)
     if not config.train.init_from or last_step(workdir.checkpoints):
         return None
     other = OtherRun(Path(config.train.init_from))
@@ -119,7 +122,8 @@ def build(
 ) -> Experiment:
     """Build a run: learn, take or load its vocabulary, then make a model with initial weights.
 
-    The configuration of the result has the length ratio of the training text.
+    The configuration of the result has the length ratio of the training text, which is encoded for
+    that.
 
     Args:
         config: The run's configuration.
@@ -149,19 +153,25 @@ def _assemble(
 ) -> Experiment:
     vocabulary = corpus.vocabulary
     with strategy.scope():
-        rows = config.model.embedding_rows or vocabulary.size
-        if rows < vocabulary.size:
-            raise BadInput(
-                f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
-            )
-        if config.decode.beam_size >= vocabulary.size:  # padding is never a continuation
-            raise BadInput(
-                f"beam_size: wanted less than the vocabulary's {vocabulary.size}, got "
-                f"{config.decode.beam_size}"
-            )
-        flops.check_size(config.model, rows)
+        rows = _embedding_rows(config, vocabulary)
         model = Transformer(config.model, rows, config.train.precision)
     return Experiment(config, workdir, corpus, vocabulary, model, strategy)
+
+
+def _embedding_rows(config: Config, vocabulary: Vocabulary) -> int:
+    """Return the rows of the embedding matrix; raise BadInput if a size does not suit."""
+    rows = config.model.embedding_rows or vocabulary.size
+    if rows < vocabulary.size:
+        raise BadInput(
+            f"embedding_rows: wanted at least the vocabulary's {vocabulary.size}, got {rows}"
+        )
+    if config.decode.beam_size >= vocabulary.size:  # padding is never a continuation
+        raise BadInput(
+            f"beam_size: wanted less than the vocabulary's {vocabulary.size}, got "
+            f"{config.decode.beam_size}"
+        )
+    flops.check_size(config.model, rows)
+    return rows
 
 
 def restore(
@@ -226,7 +236,12 @@ def restore_several(
     return [restore(workdir, overrides, strict, checkpoint) for workdir in workdirs]
 
 
-def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = None) -> Corpus:
+def prepare(
+    config: Config,
+    workdir: Workdir,
+    beam_options: list[str] | None = None,
+    is_read_here: bool = False,
+) -> Corpus:
     """Read and encode all text of a run, and return it; `train` then begins with its first step.
 
     Args:
@@ -234,10 +249,11 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
         workdir: Its work directory.
         beam_options: Options of Apache Beam, which then encodes the training text; None encodes it
             on this machine.
+        is_read_here: Whether the training split is to be fetched too if it is made at an address.
 
     Raises:
-        BadInput: for the reasons of `check` and of `Corpus.prepare_train`, or Apache Beam is to
-            encode a text that is streamed.
+        BadInput: for the reasons of `check` and of `Corpus.prepare_train`, the model does not suit
+            the vocabulary, or Apache Beam is to encode a text that is streamed.
     """
     check(config, workdir)
     if config.data.stream and beam_options is not None:
@@ -246,11 +262,15 @@ def prepare(config: Config, workdir: Workdir, beam_options: list[str] | None = N
             "leave one of them out"
         )
     corpus = run_text.corpus_of(config, workdir)
+    _embedding_rows(config, corpus.vocabulary)
     if not config.data.stream:
-        if beam_options is not None or not config.train.auxiliary_tasks:
+        is_read_here = is_read_here or config.train.auxiliary_tasks
+        if beam_options is not None or not is_read_here:
             corpus.prepare_train(beam_options)
+        if is_read_here:
+            split = corpus.train()
         if config.train.auxiliary_tasks:
-            _ = run_text.auxiliary_tasks(config, corpus, corpus.train()).links
+            _ = run_text.auxiliary_tasks(config, corpus, split).links
     corpus.held_out("dev")
     workdir.save_config(run_text.with_length_ratio(config, corpus))
     return corpus

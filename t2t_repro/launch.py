@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipelines.errors import BadInput, first_line
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro import experiment, reports, run_text
+from t2t_repro import experiment, reports
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy, prepare_cpu
@@ -113,13 +113,7 @@ def agree_on_config(
         return experiment.config_to_train(*given)
 
     def prepare() -> None:
-        config = experiment.config_to_train(*given)
-        experiment.check(config, workdir)
-        corpus = run_text.corpus_of(config, workdir)
-        if not config.data.stream:
-            corpus.train()
-        corpus.held_out("dev")
-        workdir.save_config(run_text.with_length_ratio(config, corpus))
+        experiment.prepare(experiment.config_to_train(*given), workdir, is_read_here=True)
 
     cluster.by_chief(prepare)
     _wait_for_config(workdir.config_file, cluster)

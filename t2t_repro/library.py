@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelines.errors import BadInput
+from t2t_repro import tensorflow_import
 from t2t_repro.decoding.lines import Lines
 from t2t_repro.serving import exports
 from t2t_repro.workdir import Workdir
@@ -64,16 +64,12 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
 
     Raises:
         BadInput: there is neither a trained run nor a usable export at `path`, or Keras has another
-            backend than TensorFlow, which a run needs.
+            backend than TensorFlow, which a run and a preset need.
     """
     workdir = Workdir(Path(path))
     if not workdir.holds_run:
         return LoadedModel(exports.load(workdir.path))
-    # They import Keras and TensorFlow, which exports of two formats do without.
-    import keras
+    tensorflow_import.check_backend()
+    from t2t_repro import experiment  # imports TensorFlow, which exports of two formats do without
 
-    from t2t_repro import experiment
-
-    if (backend := keras.backend.backend()) != "tensorflow":
-        raise BadInput(f"Keras's backend is {backend}; wanted KERAS_BACKEND=tensorflow for a run")
     return LoadedModel(experiment.restore(workdir, {}).translator(postprocess=True).lines())

@@ -26,10 +26,14 @@ if typing.TYPE_CHECKING:
 Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
 
-_TEXT_FILES = (
+# The settings of the text that only some problems read.
+_OF_MULTI30K = ("tokenized",)
+_OF_PARALLEL_TEXT = (
     *("source_files", "target_files", "tsv_files", "dev_source_files", "dev_target_files"),
-    *("test_source_files", "test_target_files"),
+    *("test_source_files", "test_target_files", "held_out_share", "tokenized"),
 )
+_OF_TREEBANKS = ("extra_tree_files", "gold_repeats", "altered_copies", "spell_words")
+_READ_BY_SOME = {*_OF_MULTI30K, *_OF_PARALLEL_TEXT, *_OF_TREEBANKS}
 
 
 class Score(typing.Protocol):
@@ -59,22 +63,24 @@ class Problem:
 
     `training_files(config)` names the files that `--stream` reads; None if there are none.
 
-    `file_flags` are the settings that name files of its text; others are refused as flags.
+    `own_settings` are those of the settings for some problems' text that it reads; the others are
+    refused as flags.
     """
 
     examples: Callable[[str, Config], Examples]
     score: Score
     postprocess: "Postprocess | None" = None
     training_files: "Callable[[Config], Text] | None" = None
-    file_flags: tuple[str, ...] = ()
+    own_settings: tuple[str, ...] = ()
 
     def check_flags(self, name: str, given: Mapping[str, Any]) -> None:
-        """Raise BadInput if flags name files that this problem, called `name`, does not read."""
+        """Raise BadInput for a flag about text that this problem, called `name`, does not read."""
         for flag in given:
-            if flag.endswith("_files") and flag not in self.file_flags:
+            if flag in _READ_BY_SOME and flag not in self.own_settings:
+                others = [other for other, it in PROBLEMS.items() if flag in it.own_settings]
                 raise BadInput(
                     f"--{flag}: {name} does not read it; leave it out, or give another --problem, "
-                    "such as parallel_text"
+                    f"such as {others[-1]}"
                 )
 
 
@@ -220,14 +226,16 @@ def _tree(source: "tf.Tensor", target: "tf.Tensor") -> "tf.Tensor":
 
 PROBLEMS = {
     "toy_ende": Problem(_toy, _bleu),
-    "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu),
-    "multi30k_deen": Problem(partial(_multi30k, "de", "en"), _bleu),
-    "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu),
+    "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu, own_settings=_OF_MULTI30K),
+    "multi30k_deen": Problem(partial(_multi30k, "de", "en"), _bleu, own_settings=_OF_MULTI30K),
+    "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu, own_settings=_OF_MULTI30K),
     "wmt14_ende": Problem(_wmt14_ende, _bleu, training_files=_wmt14_ende_files),
     "wmt14_enfr": Problem(_wmt14_enfr, _bleu, training_files=_wmt14_enfr_files),
     "parallel_text": Problem(
-        *(_parallel_text, _bleu), training_files=_parallel_text_files, file_flags=_TEXT_FILES
+        *(_parallel_text, _bleu),
+        training_files=_parallel_text_files,
+        own_settings=_OF_PARALLEL_TEXT,
     ),
-    "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree, file_flags=("extra_tree_files",)),
+    "wsj_parsing": Problem(_wsj_parsing, _brackets, _tree, own_settings=_OF_TREEBANKS),
     "toy_parsing": Problem(_toy_parsing, _brackets, _tree),
 }

@@ -45,6 +45,16 @@ def quiet() -> None:
     _import().get_logger().setLevel("ERROR")
 
 
+def check_backend() -> None:
+    """Raise BadInput if a program has imported Keras with another backend than TensorFlow."""
+    import keras
+
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise BadInput(
+            f"Keras's backend is {backend}; wanted KERAS_BACKEND=tensorflow to translate"
+        )
+
+
 def _import() -> ModuleType:
     """Import TensorFlow and Keras, which has to use TensorFlow whatever the user's default is."""
     os.environ["KERAS_BACKEND"] = "tensorflow"

@@ -195,7 +195,6 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--problem=toy_ende", "toy_ende has no files that it could read"),
         ("--tsv_files={}/pairs.tsv", "none can be held out; give --dev_source_files"),
         ("--tsv_files={}/absent --held_out_share=0", "absent: no such file"),
         ("--tsv_files={}/pairs.tsv --xla", "--stream with --xla"),
@@ -211,6 +210,19 @@ def test_text_to_train_on(refusal, text, tmp_path, flags, expected):
 def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
     flags = ["--problem=parallel_text", *SIZE, "--stream", *flags.format(text).split()]
     assert expected in refusal("train", *flags, f"--workdir={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--problem=toy_ende --stream", "toy_ende has no files that it could read"),
+        ("--problem=wmt14_ende --tokenized", "wmt14_ende does not read it; leave it out, or give"),
+        ("--problem=toy_ende --gold_repeats=2", "another --problem, such as wsj_parsing"),
+        ("--problem=wsj_parsing --held_out_share=0", "another --problem, such as parallel_text"),
+    ],
+)
+def test_text_settings_that_are_another_problems(refusal, tmp_path, flags, expected):
+    assert expected in refusal("train", *flags.split(), f"--workdir={tmp_path}")
 
 
 def test_a_stream_is_not_encoded_on_beam(refusal, text, tmp_path):

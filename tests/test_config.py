@@ -442,6 +442,7 @@ def test_a_resumed_run_may_change_only_what_it_does_not_train_on():
         "dev_target_files",
         "test_source_files",
         "test_target_files",
+        "target_language",
         "train_steps",
         "cooldown_share",
         "accumulate",

@@ -47,10 +47,12 @@ def test_no_run_and_no_export(tmp_path):
         t2t_repro.load(tmp_path)
 
 
-def test_a_run_with_another_backend_of_keras(tiny_run, monkeypatch):
+def test_a_run_or_preset_with_another_backend_of_keras(tiny_run, tmp_path, monkeypatch):
+    (tmp_path / "model.weights.h5").touch()
     monkeypatch.setattr("keras.backend.backend", lambda: "jax")
-    with pytest.raises(BadInput, match="backend is jax; wanted KERAS_BACKEND=tensorflow"):
-        t2t_repro.load(tiny_run)
+    for path in (tiny_run, tmp_path):
+        with pytest.raises(BadInput, match="backend is jax; wanted KERAS_BACKEND=tensorflow"):
+            t2t_repro.load(path)
 
 
 def test_one_string_is_not_a_list_of_strings(export):

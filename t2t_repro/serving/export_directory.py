@@ -79,7 +79,7 @@ def settings(run: "Experiment", format: str, weights: str) -> dict[str, Any]:
 
     Args:
         run: The restored run that is exported.
-        format: "saved_model", "litert" or "ctranslate2".
+        format: "saved_model", "litert", "ctranslate2" or "keras".
         weights: The type that the weights are stored in.
     """
     saved = config.flat(run.config)

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from pipelines.errors import BadInput
+from t2t_repro import tensorflow_import
 from t2t_repro.decoding.lines import Line, Lines
 from t2t_repro.serving import export_files
 
@@ -99,6 +100,7 @@ def _open_ctranslate2(path: Path, threads: int | None = None) -> Translator:
 
 def _open_preset(path: Path, threads: int | None = None) -> Translator:
     try:
+        tensorflow_import.check_backend()
         from t2t_repro.serving.keras_preset import Translator
     except ModuleNotFoundError as error:
         raise BadInput(_missing(path, str(error.name))) from None

@@ -71,6 +71,10 @@ class Search:
                 is_any_good = True
                 yield step
         if not is_any_good and (complaints := self._complaints()):
+            if set(self.steps) < set(self.listing.steps):  # the others were not tried
+                raise BadInput(
+                    f"{complaints[0]}; copy it back from elsewhere, or give another --checkpoint"
+                )
             raise BadInput(
                 f"{complaints[0]}, and no other checkpoint is good; copy one back from elsewhere, "
                 "or train in another --workdir"
@@ -98,7 +102,7 @@ class Search:
 
 
 def weights_by_name(model: Transformer) -> dict[str, tf.Variable]:
-    """Index trainable weights by path, as "transformer/encoder_0/self_attention/query/kernel"."""
+    """Index all weights by path, as "transformer/encoder_0/self_attention/query/kernel"."""
     named = {weight.path: weight.value for weight in model.weights}
     assert len(named) == len(model.weights), "two weights of one name"
     return named

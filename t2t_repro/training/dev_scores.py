@@ -58,6 +58,7 @@ class DevScores:
         examples = problem.examples("dev", config) if self.is_chief else ()
         self.pairs = list(islice(examples, config.train.eval_sentences))
         self.workdir = workdir
+        self._is_unwritable = False  # the event file, as on a full disk
 
     @cached_property
     def translator(self) -> Translator:
@@ -109,6 +110,7 @@ class DevScores:
         Raises:
             BadInput: the memory is too little to translate.
         """
+        self._is_unwritable = False  # a checkpoint was just saved: there is room again
         batches = _each_pair_once(self.dev, self.config.data)
         scores = {"perplexity": self.perplexity.of(batches)}
         if not self.is_chief:
@@ -135,8 +137,8 @@ class DevScores:
                 "translating"
             ) from None
         sources, references = ([pair[side] for pair in self.pairs] for side in ("source", "target"))
-        with self.writer.as_default(step):
-            tf.summary.text("dev/samples", _table(sources, references, hypotheses))
+        table = _table(sources, references, hypotheses)
+        self._summarise(step, lambda: tf.summary.text("dev/samples", table))
         name, value = next(iter(scores.items()))
         return name, float(value)
 
@@ -146,18 +148,37 @@ class DevScores:
 
         figure = attention_figure(self.model, self.translator.vocabulary, source, target)
         image = tf.io.decode_png(picture(figure, figure.view("cross"), dpi=90))
-        with self.writer.as_default(step):
-            tf.summary.image("dev/attention", image[None])
+        self._summarise(step, lambda: tf.summary.image("dev/attention", image[None]))
 
     def _write(self, step: int, values: Mapping[str, float | np.ndarray]) -> None:
-        # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
-        if not self.is_chief or not self.workdir.is_in_place:
-            return
-        with self.writer.as_default(step):
+        def write() -> None:
             for name, value in values.items():
-                write = tf.summary.histogram if isinstance(value, np.ndarray) else tf.summary.scalar
-                write(name, value)
-        self.writer.flush()
+                kind = tf.summary.histogram if isinstance(value, np.ndarray) else tf.summary.scalar
+                kind(name, value)
+
+        if self.is_chief:
+            self._summarise(step, write)
+
+    def _summarise(self, step: int, write: Callable[[], object]) -> None:
+        """Call `write`, which writes summaries of a step; if it cannot, warn and train on.
+
+        A full disk must not end a training of many days before the next checkpoint needs it.
+        """
+        # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
+        if self._is_unwritable or not self.workdir.is_in_place:
+            return
+        try:
+            with self.writer.as_default(step):
+                write()
+            self.writer.flush()
+        except tf.errors.OpError as error:
+            self._is_unwritable = True
+            del self.writer  # the next one begins a new file: this one may end inside a summary
+            warning = (
+                f"warning: {self.workdir.path}: TensorBoard's file cannot be written "
+                f"({first_line(error)}); it goes on after the next checkpoint"
+            )
+            tqdm.write(warning, file=sys.stderr)
 
 
 def score_pairs(

@@ -60,9 +60,10 @@ class LayerFunctions:
         Returns:
             Its output. Changed variables, such as the states of random generators, are assigned.
         """
-        function = self._functions.setdefault(_kind(layer), _function(layer))
+        if (kind := _kind(layer)) not in self._functions:
+            self._functions[kind] = _function(layer)
         values = [tf.convert_to_tensor(variable.value) for variable in layer.variables]
-        output, changed = function(values, *inputs, **given)
+        output, changed = self._functions[kind](values, *inputs, **given)
         for index, value in changed.items():
             layer.variables[index].assign(value)
         return output

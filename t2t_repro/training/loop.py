@@ -72,8 +72,8 @@ class Loop:
         self.check_in_place = check_in_place
         # The place in the data: (epoch, batches of this epoch that were handed out).
         self.position = tf.Variable([0, 0], dtype=tf.int64, trainable=False)
-        # Seconds of training, over all starts, without those of checkpoints, dev scores and lost
-        # steps.
+        # Seconds of training, over all starts, without those of checkpoints, of dev scores, and of
+        # steps that a kill has undone.
         self.seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self.began = time.monotonic()  # when this process started to train
         self.made = 0  # steps that it made

@@ -14,6 +14,9 @@ from t2t_repro.model.fast_ops import cross_entropy_sums, output_cross_entropy_su
 def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tuple[Any, Any, Any]:
     """Sum the cross-entropy over the tokens of a batch, without padding.
 
+    This is the plain formula, for programs and tests that have logits; a training step computes the
+    same from the vectors before them, in `output_cross_entropy`.
+
     The smoothed target distribution is (1 - eps) on the token plus eps / v on each of the v classes
     (Szegedy et al. 2016, the paper's reference 36). Cross-entropy is linear in that distribution:
     it is (1 - eps) times the cross-entropy with the token plus eps times the cross-entropy with the

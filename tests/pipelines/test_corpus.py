@@ -92,6 +92,7 @@ def test_text_is_read_for_the_vocabulary_and_for_the_split_alone(tmp_path, text)
     pairs = [of.vocabulary.encode([pair["source"], pair["target"]]) for pair in examples("train")]
     source, target = (sum(map(len, side)) for side in zip(*pairs, strict=True))
     assert of.length_ratio() == target / source
+    assert len(of.train()) == len(pairs)
     assert reads == ["train", "train"]
 
 

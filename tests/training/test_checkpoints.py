@@ -119,7 +119,9 @@ def test_one_checkpoint_by_its_step_or_its_score(model, saved, capsys):
     assert held(model) == pytest.approx(1)
     assert "no checkpoint of step 5; there are 10, 20, 30" in refusal(restore_step, model, saved, 5)
     os.truncate(saved / "step-30.data-00000-of-00001", 100)
-    assert "step-30: damaged (" in refusal(restore_step, model, saved, 30)
+    message = refusal(restore_step, model, saved, 30)
+    assert "step-30: damaged (" in message
+    assert message.endswith("copy it back from elsewhere, or give another --checkpoint")
     assert "step-30: damaged (" in refusal(restore_best, model, saved, True)
     assert restore_best(model, saved) == ("step-20",)
     assert capsys.readouterr().err.endswith("used instead: step-20\n")

@@ -1,7 +1,8 @@
-"""Dev scores that cannot be computed."""
+"""Dev scores that cannot be computed or written."""
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.summary.summary_iterator import summary_iterator
 
 from pipelines.errors import BadInput
 from t2t_repro import experiment
@@ -10,15 +11,58 @@ from t2t_repro.training.trainer import Trainer
 from t2t_repro.workdir import Workdir
 
 
-def test_too_little_memory_to_translate_is_told_with_a_way_to_go_on(tiny_run, tmp_path):
+@pytest.fixture
+def scores_of(tiny_run, tmp_path):
+    """Return a function that makes the DevScores of a run, given its translator."""
+
+    def scores_of(make_translator, sentences):
+        run = experiment.restore(Workdir(tiny_run), {"eval_sentences": sentences})
+        trainer = Trainer(run.model, run.config.train, run.strategy)
+        given = run.config, run.problem, trainer, make_translator, run.corpus.held_out("dev")
+        (workdir := Workdir(tmp_path)).save_config(run.config)
+        return DevScores(*given, workdir)
+
+    return scores_of
+
+
+def points(directory):
+    """Return {(name, step): value} of all scalars in the event files of a directory."""
+    files = sorted(directory.glob("events*"))
+    events = [event for file in files for event in summary_iterator(str(file))]
+    values = [(event.step, value) for event in events for value in event.summary.value]
+    return {(value.tag, step): tf.make_ndarray(value.tensor) for step, value in values}
+
+
+def test_a_full_disk_ends_no_training(scores_of, tmp_path, monkeypatch, capsys):
+    """TensorBoard's points go on after the next checkpoint, in another file."""
+    scores = scores_of(lambda: None, 0)
+    scores.report(1, {"loss": 4.0})
+    capsys.readouterr()
+
+    def full(writer):
+        raise tf.errors.ResourceExhaustedError(None, None, "events.v2; No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(scores.writer), "flush", full)
+        scores.report(2, {"loss": 3.0})
+        scores.report(3, {"loss": 2.0})
+    assert capsys.readouterr().err == (
+        f"warning: {tmp_path}: TensorBoard's file cannot be written (events.v2; No space left on "
+        "device); it goes on after the next checkpoint\n"
+    )
+    scores.validate(4)
+    scores.report(5, {"loss": 1.0})
+    found = points(tmp_path)
+    assert {step for name, step in found if name == "train/loss"} >= {1, 5}
+    assert ("train/loss", 3) not in found
+    assert ("dev/perplexity", 4) in found
+
+
+def test_too_little_memory_to_translate_is_told_with_a_way_to_go_on(scores_of):
     """Micro-batches, the way out for a step, would take nothing off the search."""
 
     def make_translator():
         raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate 9 GB\nmore")
 
-    run = experiment.restore(Workdir(tiny_run), {"eval_sentences": 3})
-    trainer = Trainer(run.model, run.config.train, run.strategy)
-    given = run.config, run.problem, trainer, make_translator, run.corpus.held_out("dev")
-    scores = DevScores(*given, Workdir(tmp_path))
     with pytest.raises(BadInput, match=r"translate \(failed to allocate 9 GB\).*eval_sentences=0"):
-        scores.validate(1)
+        scores_of(make_translator, 3).validate(1)

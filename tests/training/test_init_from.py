@@ -115,11 +115,22 @@ def begin_with_two_workers(workdir, given):
 
 
 @pytest.mark.parametrize("start", [prepare, begin_with_two_workers])
-def test_another_shape_is_refused_before_a_run_is_written(folder, tmp_path, start):
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("d_ff", 20, "another shape; give --d_ff=16"),
+        ("freeze", "encodr", "no part is called 'encodr'"),
+        ("embedding_rows", 100, "embedding_rows: wanted at least the vocabulary's"),
+    ],
+)
+def test_what_does_not_suit_is_refused_before_a_run_is_written(
+    folder, tmp_path, start, name, value, message
+):
     """Otherwise the flag that the error asks for would be refused next."""
     flags = (flag[2:].split("=") for flag in SIZE if "problem" not in flag)
     given = {name: configs.parse(name, value) for name, value in flags}
-    given |= {"d_ff": 20, "init_from": str(folder / "other"), "tsv_files": [f"{folder}/own.tsv"]}
-    with pytest.raises(BadInput, match="another shape; give --d_ff=16"):
+    given |= {"init_from": str(folder / "other")} if name == "d_ff" else {}
+    given |= {name: value, "tsv_files": [f"{folder}/own.tsv"]}
+    with pytest.raises(BadInput, match=message):
         start(Workdir(tmp_path), given)
     assert not Workdir(tmp_path).holds_run
