@@ -3,8 +3,9 @@ PYTHON ?= python3.11
 # The versions that were tested.
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN = runs/demo
-# A file of tests stays on one core, so that what its tests share is made once.
-PYTEST = .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+# A file of tests stays on one core, so that what its tests share is made once. Compiled Python is
+# kept: many of the tests' processes import the code.
+PYTEST = PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 .PHONY: demo test test-slow torture properties soak quality lint site audit bench clean
 

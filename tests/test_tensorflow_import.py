@@ -7,6 +7,8 @@ import sys
 import commands
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import sys
 from t2t_repro import tensorflow_import

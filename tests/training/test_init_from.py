@@ -105,6 +105,11 @@ def test_what_does_not_suit_is_refused_and_leaves_no_run(folder, capsys, flags, 
     assert not (folder / "refused" / "config.yaml").exists()
 
 
+def settings_of(flags):
+    pairs = (flag[2:].split("=") for flag in flags if "problem" not in flag)
+    return {name: configs.parse(name, value) for name, value in pairs}
+
+
 def prepare(workdir, given):
     experiment.prepare(configs.resolve("parallel_text", overrides=given), workdir)
 
@@ -127,10 +132,17 @@ def test_what_does_not_suit_is_refused_before_a_run_is_written(
     folder, tmp_path, start, name, value, message
 ):
     """Otherwise the flag that the error asks for would be refused next."""
-    flags = (flag[2:].split("=") for flag in SIZE if "problem" not in flag)
-    given = {name: configs.parse(name, value) for name, value in flags}
+    given = settings_of(SIZE)
     given |= {"init_from": str(folder / "other")} if name == "d_ff" else {}
     given |= {name: value, "tsv_files": [f"{folder}/own.tsv"]}
     with pytest.raises(BadInput, match=message):
         start(Workdir(tmp_path), given)
     assert not Workdir(tmp_path).holds_run
+
+
+def test_the_chief_aligns_the_words_for_all_workers(folder, tmp_path):
+    chief = SimpleNamespace(size=2, names=["chief", "worker 1"], by_chief=lambda action: action())
+    chief.share = lambda *values: SimpleNamespace(numpy=lambda: np.array([values, values]))
+    given = settings_of(SIZE) | {"auxiliary_tasks": True, "tsv_files": [f"{folder}/own.tsv"]}
+    launch.agree_on_config("parallel_text", None, Workdir(tmp_path), given, chief)
+    assert list((tmp_path / "prepared").glob("links-*"))
