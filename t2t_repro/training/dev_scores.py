@@ -162,7 +162,7 @@ class DevScores:
     def _summarise(self, step: int, write: Callable[[], object]) -> None:
         """Call `write`, which writes summaries of a step; if it cannot, warn and train on.
 
-        A full disk must not end a training of many days before the next checkpoint needs it.
+        A full disk must not end a training of many days before a checkpoint needs it.
         """
         # TensorFlow would make a new directory; the next checkpoint finds out that it has vanished.
         if self._is_unwritable or not self.workdir.is_in_place:
@@ -173,10 +173,11 @@ class DevScores:
             self.writer.flush()
         except tf.errors.OpError as error:
             self._is_unwritable = True
-            del self.writer  # the next one begins a new file: this one may end inside a summary
+            # The next writer begins a new file, since this one's may end inside a summary.
+            vars(self).pop("writer", None)
             warning = (
                 f"warning: {self.workdir.path}: TensorBoard's file cannot be written "
-                f"({first_line(error)}); it goes on after the next checkpoint"
+                f"({first_line(error)}); it goes on with the next dev scores"
             )
             tqdm.write(warning, file=sys.stderr)
 

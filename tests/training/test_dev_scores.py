@@ -34,7 +34,7 @@ def points(directory):
 
 
 def test_a_full_disk_ends_no_training(scores_of, tmp_path, monkeypatch, capsys):
-    """TensorBoard's points go on after the next checkpoint, in another file."""
+    """TensorBoard's points go on with the next dev scores, in another file."""
     scores = scores_of(lambda: None, 0)
     scores.report(1, {"loss": 4.0})
     capsys.readouterr()
@@ -48,7 +48,7 @@ def test_a_full_disk_ends_no_training(scores_of, tmp_path, monkeypatch, capsys):
         scores.report(3, {"loss": 2.0})
     assert capsys.readouterr().err == (
         f"warning: {tmp_path}: TensorBoard's file cannot be written (events.v2; No space left on "
-        "device); it goes on after the next checkpoint\n"
+        "device); it goes on with the next dev scores\n"
     )
     scores.validate(4)
     scores.report(5, {"loss": 1.0})
@@ -56,6 +56,15 @@ def test_a_full_disk_ends_no_training(scores_of, tmp_path, monkeypatch, capsys):
     assert {step for name, step in found if name == "train/loss"} >= {1, 5}
     assert ("train/loss", 3) not in found
     assert ("dev/perplexity", 4) in found
+
+
+def test_an_event_file_that_cannot_be_begun_ends_no_training(scores_of, monkeypatch, capsys):
+    def full(*_, **__):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+    monkeypatch.setattr("t2t_repro.training.dev_scores.hparams.hparams", full)
+    scores_of(lambda: None, 0).report(1, {"loss": 4.0})
+    assert "cannot be written (No space left on device)" in capsys.readouterr().err
 
 
 def test_too_little_memory_to_translate_is_told_with_a_way_to_go_on(scores_of):
