@@ -9,7 +9,9 @@ length. The first worker never takes a long sentence, unless it is the only one:
 ones there are, a short one waits for no more than the batches of short ones in front of it.
 
 If a worker dies or its engine fails, the sentences of its batch go back to their places, and each
-is translated once more, alone: the one to blame costs no other its answer.
+is translated again, alone: the one to blame costs no other its answer. A worker may have died of
+something else, and the next one with it (the system was short of memory), so a sentence is to
+blame when three have died of it.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ _CANDIDATES = 4  # batches of sentences that are sorted by length before one is 
 _LONG = 400  # characters: a sentence that has more is long
 _MOST = 16 * _LONG  # characters of a batch, with those that fill up to its longest sentence
 _PIECE = 4  # characters that a piece counts for
+_TRIES = 3  # of a sentence whose workers die
 
 Run = Callable[[str, Sequence[Any]], Awaitable[Batch]]  # (signature, rows) -> answers
 
@@ -55,7 +58,7 @@ class _Waiting:
     place: tuple[int, int]  # its turn, and its number among all sentences
     arrived: float
     answer: asyncio.Future[Any]
-    failed: bool = False  # in a batch; it is tried again
+    failures: int = 0  # of batches it was in
 
     @property
     def length(self) -> int:
@@ -77,7 +80,7 @@ class _Waiting:
 
         Attention, whose answers have many MB, and what has failed before are translated alone.
         """
-        alone = self.failed or self._is_attention
+        alone = self.failures > 0 or self._is_attention
         return self.signature, self.is_long, self.place if alone else None
 
 
@@ -112,7 +115,7 @@ class Batcher:
 
         Raises:
             QueueFull: there is no room for all of them.
-            WorkerDied: a row has killed two workers, the second when it was alone.
+            WorkerDied: three workers have died of a row, the last two when it was alone.
             BadInput: a worker cannot be started again.
             RuntimeError: the engine failed with a row that was alone.
         """
@@ -179,16 +182,17 @@ class Batcher:
             self._wake()  # another worker may have waited for as many sentences as this one had
 
     def _fail(self, batch: list[_Waiting], error: Exception) -> None:
-        """Let the sentences of a batch wait for a second try, or answer them with the error."""
+        """Let the sentences of a batch wait for another try, or answer them with the error."""
+        for each in batch:
+            each.failures += 1
         awaited = [each for each in batch if not each.answer.done()]
-        to_blame = len(batch) == 1 and (batch[0].failed or not isinstance(error, WorkerDied))
+        tries = _TRIES if isinstance(error, WorkerDied) else 1
+        to_blame = len(batch) == 1 and batch[0].failures >= tries
         if to_blame or isinstance(error, BadInput):
             for each in awaited:
                 each.answer.set_exception(error)
         elif awaited:
             _log.error("%s; trying again, one by one", error)
-            for each in awaited:
-                each.failed = True
             self._set([*self._waiting, *awaited])
 
     async def _next_batch(self, number: int) -> list[_Waiting]:

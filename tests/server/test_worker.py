@@ -67,7 +67,10 @@ def test_one_deadly_sentence_costs_no_other_its_answer(run, caplog):
         assert await from_queue(worker, "c") == ["c"]
 
     run(main)
-    assert caplog.messages == ["the worker died of 3 sentences; trying again, one by one"]
+    assert caplog.messages == [
+        "the worker died of 3 sentences; trying again, one by one",
+        "the worker died of this sentence; trying again, one by one",
+    ]
 
 
 def test_a_sentence_on_which_the_engine_fails_costs_no_other_its_answer(run, caplog):
@@ -80,6 +83,7 @@ def test_a_sentence_on_which_the_engine_fails_costs_no_other_its_answer(run, cap
     run(main)
     assert caplog.messages == [
         "the worker died of 4 sentences; trying again, one by one",
+        "the worker died of this sentence; trying again, one by one",
         "wrong; trying again, one by one",
     ]
 
