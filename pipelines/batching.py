@@ -12,13 +12,14 @@ from __future__ import annotations
 import dataclasses
 import typing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from pipelines.buckets import Buckets, choose_buckets
 from pipelines.shards import EncodedSplit
+from pipelines.vocabulary import PAD
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
@@ -155,6 +156,12 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def padded(rows: Sequence[list[int]]) -> np.ndarray:
+    """Return rows of ids, of which there is at least one, with PAD after each: int32 [b, n]."""
+    longest = max(map(len, rows))
+    return np.array([ids + [PAD] * (longest - len(ids)) for ids in rows], np.int32)
 
 
 def _in_batches(pairs: np.ndarray, most: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from pipelines import storage
+from pipelines import progress, storage
 from pipelines.errors import BadInput
 from pipelines.filters import NO_FILTERS, Filters
 from pipelines.repeats import Repeats
@@ -98,8 +98,7 @@ def encode_split(
         filters=filters,
     )
     summaries = []
-    # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
-    interval = 0.1 if sys.stderr.isatty() else 30
+    interval = progress.interval()
     bar = tqdm(desc="prepare", unit=" pairs", unit_scale=True, delay=2, mininterval=interval)
     with bar:
         for summary in in_order(make, marked(blocks(chain(first, pairs)), filters)):

@@ -1,12 +1,13 @@
 """Word counts of a text, in bounded memory; the vocabulary is learnt from them."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate, islice
 from operator import itemgetter
 
 from tqdm import tqdm
+
+from pipelines import progress
 
 # Sentences per call of Counter.update, which has a high overhead: it counts 400,000 sentences of
 # news text per second this way, and 300,000 one at a time.
@@ -19,8 +20,7 @@ def word_counts(sentences: Iterable[str]) -> Counter[str]:
     """Count the words of the sentences, split at each space; empty words are counted, too."""
     counts: Counter[str] = Counter()
     iterator, characters = iter(sentences), 0
-    # Redrawn ten times a second on a terminal, twice a minute in a log file; short jobs draw none.
-    interval = 0.1 if sys.stderr.isatty() else 30
+    interval = progress.interval()
     bar = tqdm(desc="vocabulary", unit=" sentences", unit_scale=True, delay=2, mininterval=interval)
     with bar:
         while some := list(islice(iterator, _COUNTED_AT_ONCE)):

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
+from pipelines import progress
 from pipelines.errors import BadInput
 from pipelines.parsing import trees
 from pipelines.sources import text_files
@@ -298,8 +299,7 @@ def _lines() -> Iterator[str]:
 
 def _with_progress(rows: Iterator[_Row], at_once: bool) -> Iterator[_Row]:
     """Yield the rows, with a progress bar on stderr unless translations appear on the terminal."""
-    # Redrawn ten times a second on a terminal, twice a minute in a log file; short texts show none.
-    interval = 0.1 if sys.stderr.isatty() else 30
+    interval = progress.interval()
     hidden = at_once or sys.stdout.isatty()
     bar = tqdm(rows, desc="translate", unit="line", mininterval=interval, delay=2, disable=hidden)
     yield from bar

@@ -17,7 +17,8 @@ FILES = {
 # The rooms from the lowest layer up: a room may import the rooms before it, and its own files. A
 # file at the top of a package is a room of its own; the commands are one room.
 PIPELINES = (
-    *("errors", "regular_file", "json_object", "storage", "workers", "sources", "word_counts"),
+    *("errors", "regular_file", "json_object", "storage", "workers", "sources"),
+    *("progress", "word_counts"),
     *("merges", "vocabulary", "parsing", "toy", "shard_files", "shards", "filters", "repeats"),
     *("encode", "encode_on_beam", "corpus_report"),
     *("corpus", "buckets", "batching", "stream", "augmentation"),

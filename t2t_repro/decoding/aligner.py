@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.batching import padded
+from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.model.attention import padding_mask
 from t2t_repro.model.transformer import Transformer, shift_right
 
@@ -59,7 +60,7 @@ class Aligner:
             count = max(1, _BATCH_WEIGHTS // lengths[order[0]] ** 2)
             batch, order = order[:count], order[count:]
             sides = zip(*(words[index] for index in batch), strict=True)
-            weights = self._cross(*(_padded([ids for ids, _ in side]) for side in sides))
+            weights = self._cross(*(padded([ids for ids, _ in side]) for side in sides))
             for index, own in zip(batch, weights.numpy(), strict=True):
                 (_, source), (_, target) = words[index]
                 links[index] = _links(own, source, target)
@@ -71,11 +72,6 @@ class Aligner:
         place = np.repeat(np.arange(len(rows)), [len(ids) for ids in rows])[: self._longest - 1]
         ids = [i for ids in rows for i in ids][: self._longest - 1]
         return [*ids, EOS], place
-
-
-def _padded(rows: list[list[int]]) -> np.ndarray:
-    longest = max(map(len, rows))
-    return np.array([ids + [PAD] * (longest - len(ids)) for ids in rows], np.int32)
 
 
 def _links(weights: np.ndarray, source: np.ndarray, target: np.ndarray) -> Links:

@@ -12,6 +12,7 @@ from itertools import islice, repeat, zip_longest
 import numpy as np
 import tensorflow as tf
 
+from pipelines.batching import padded
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS, PAD, Vocabulary, fold
 from t2t_repro.config import Decode
@@ -104,9 +105,7 @@ class GuidedTranslator(Translator):
     def _call(
         self, lines: list[str], prefixes: list[list[int]], places: list[tuple[int, int]]
     ) -> Outputs:
-        longest = max(map(len, prefixes))
-        prefix = np.array([ids + [PAD] * (longest - len(ids)) for ids in prefixes], np.int32)
-        inputs = tf.constant(list(map(fold, lines))), tf.constant(prefix)
+        inputs = tf.constant(list(map(fold, lines))), tf.constant(padded(prefixes))
         if self._seed is None:
             return self._guided(*inputs)
         return self._guided(*inputs, tf.stack([self._draws(*place) for place in places]))

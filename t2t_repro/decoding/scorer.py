@@ -8,7 +8,8 @@ from itertools import islice
 import numpy as np
 import tensorflow as tf
 
-from pipelines.vocabulary import EOS, PAD, Vocabulary
+from pipelines.batching import padded
+from pipelines.vocabulary import EOS, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.decoding.decoder import make_scorer
 from t2t_repro.model.transformer import Transformer
@@ -73,7 +74,7 @@ class Scorer:
         kept = [i for i, ids in enumerate(targets) if len(ids) <= self._longest_target]
         results: dict[int, tuple[list[float], float]] = {}
         for batch in _batches(kept, sources, targets):
-            rows = [_padded([side[i] for i in batch]) for side in (sources, targets)]
+            rows = [padded([side[i] for i in batch]) for side in (sources, targets)]
             log_probs, scores = (values.numpy().tolist() for values in self._score(*rows))
             for i, values, score in zip(batch, log_probs, scores, strict=True):
                 results[i] = values[: len(targets[i])], score
@@ -85,12 +86,6 @@ class Scorer:
 
 def _shortened(ids: list[int], longest: int) -> list[int]:
     return [*ids[: longest - 1], EOS] if len(ids) > longest else ids
-
-
-def _padded(rows: list[list[int]]) -> np.ndarray:
-    """Return rows of ids as int32 [b, n], with PAD after each."""
-    longest = max(map(len, rows))
-    return np.array([ids + [PAD] * (longest - len(ids)) for ids in rows], np.int32)
 
 
 def _batches(

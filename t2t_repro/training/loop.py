@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from pipelines import progress
 from pipelines.batching import Batching
 from pipelines.errors import BadInput
 from pipelines.stream import Stream
@@ -123,14 +124,12 @@ class Loop:
             self._say(f"resuming from step {step:,} of {last:,}")
         if profile and not profile.has_any(step + 1, last):
             self._say(f"profile: none, because only steps {step + 1:,} to {last:,} are made now")
-        # Redrawn ten times a second on a terminal, twice a minute in a log file.
-        interval = 0.1 if sys.stderr.isatty() else 30
         bar = tqdm(
             total=last,
             initial=step,
             unit="step",
             desc="train",
-            mininterval=interval,
+            mininterval=progress.interval(),
             disable=not self.cluster.is_chief,
         )
         with bar, closing(profile) if profile else nullcontext(), _stop_signals() as received:
