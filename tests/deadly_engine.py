@@ -2,6 +2,7 @@
 
 import os
 import time
+from multiprocessing.connection import Connection
 
 from pipelines.errors import BadInput
 from t2t_repro.server.engine import Batch, Description, start
@@ -25,6 +26,13 @@ def answer(signature, rows):
         os._exit(1)
     if "endless" in rows:
         time.sleep(600)
+    if "broken off" in rows:
+        Connection._send = _send_half
     if "wrong" in rows:
         raise RuntimeError("wrong")
     return Batch([(os.getpid(), row) for row in rows], len(rows))
+
+
+def _send_half(pipe, message):
+    os.write(pipe.fileno(), message[: len(message) // 2])
+    os._exit(1)

@@ -101,7 +101,7 @@ async def _serve(options: Options, listening: socket.socket) -> None:
         _listen(listening, options)
         # uvicorn handles the signals while it runs; then it sends them again, when all is answered.
         for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: setattr(server, "should_exit", True))
         await server.serve(sockets=[listening])
     finally:
         watching.cancel()
