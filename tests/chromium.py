@@ -84,7 +84,7 @@ class Page:
     @contextlib.contextmanager
     def inside(self):
         """Evaluate in the page's only frame, which is sandboxed, so that it has its own session."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not (frames := self._targets("iframe")):
             assert time.monotonic() < until, "no frame"
         attached = self.send("Target.attachToTarget", targetId=frames[0], flatten=True)
@@ -100,7 +100,7 @@ class Page:
 
     def wait(self, expression):
         """Wait until a JavaScript expression is true."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not self(f"Boolean({expression})"):
             assert time.monotonic() < until, f"never true: {expression}"
             time.sleep(0.01)

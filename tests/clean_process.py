@@ -27,7 +27,7 @@ def output_of(*arguments, stdin=""):
         capture_output=True,
         cwd=Path.home(),
         text=True,
-        timeout=120,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -53,7 +53,7 @@ def python(*arguments, stdin=b"", cwd=ROOT.anchor, **variables):
         capture_output=True,
         cwd=cwd,
         env=environment() | variables,
-        timeout=300,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done

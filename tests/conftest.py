@@ -17,6 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for PyTorch, CTranslate2 and Nu
 # What JAX compiles in tests runs for less time than it is compiled: many_seeds.py takes 49 s in
 # place of 92.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ["COLUMNS"] = "80"  # else argparse breaks help where a test does not expect it
 # As `tensorflow_import` does: most tests import TensorFlow without it.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

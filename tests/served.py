@@ -43,9 +43,13 @@ class Server:
             cwd=ROOT,
         )
         self.log, self._lines = [], Queue()
-        self._reader = threading.Thread(target=self._read)
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        (self.address,) = self.wait(r"serving .* at (http://\S+)")
+        try:
+            (self.address,) = self.wait(r"serving .* at (http://\S+)")
+        except BaseException:
+            self.process.kill()
+            raise
 
     def _read(self):
         for line in self.process.stderr:
@@ -56,7 +60,7 @@ class Server:
     def wait(self, pattern):
         """Wait for a line of the log; return its groups."""
         with contextlib.suppress(Empty):
-            while (line := self._lines.get(timeout=60)) is not None:
+            while (line := self._lines.get(timeout=300)) is not None:
                 if found := re.search(pattern, line):
                     return found.groups()
         raise AssertionError(f"no line {pattern} in: {self.log}")
@@ -93,7 +97,7 @@ def workers_of(process):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     found = []
     for pid in children:
-        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(int(pid))
     return found

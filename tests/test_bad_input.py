@@ -583,7 +583,7 @@ def test_child_process(tmp_path, name, flags, expected):
         env=commands.environment(),
         input="",
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 2
     assert expected in _error(done.stdout, done.stderr)

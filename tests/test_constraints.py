@@ -120,10 +120,11 @@ def test_a_flag_that_pip_audit_does_not_know_fails(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_without_a_network():
+def test_without_a_network(tmp_path):
     """Nothing listens at the discard port, to which every question goes."""
     pytest.importorskip("pip_audit")
     nowhere = dict.fromkeys(("https_proxy", "HTTPS_PROXY", "http_proxy"), "http://127.0.0.1:9")
+    nowhere |= {"NO_PROXY": "", "no_proxy": "", "XDG_CACHE_HOME": str(tmp_path)}
     done = commands.python(ROOT / "tests" / "audit.py", **nowhere)
     assert done.stdout.decode().startswith("audit: skipped, ")
     assert done.stdout.count(b"\n") == 1

@@ -114,7 +114,7 @@ def test_cost_of_training_is_kept(tiny_run):
     assert cost["target_positions"] > 500 * 9
     assert cost["flops"] > 6 * 500 * 48 * cost["target_positions"]  # the output matrix alone
     assert cost["formula_flops"] is None
-    assert 0.1 < cost["seconds"] < 120
+    assert 0.1 < cost["seconds"] < 600
 
 
 @pytest.mark.slow

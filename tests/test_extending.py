@@ -23,11 +23,14 @@ TINY = [
     *("--beam_size=1", "--max_extra_length=2"),
 ]
 
+# Another test's process may be writing it.
+NO_BYTECODE = shutil.ignore_patterns("__pycache__")
+
 
 def apply(patch, tree):
     """Apply a patch to a copy of the packages."""
     for folder in ("t2t_repro", "pipelines", "configs"):
-        shutil.copytree(ROOT / folder, tree / folder)
+        shutil.copytree(ROOT / folder, tree / folder, ignore=NO_BYTECODE)
     subprocess.run(["git", "apply", "-"], input=patch, cwd=tree, text=True, check=True)
 
 

@@ -10,6 +10,7 @@ import pytest
 from paths import ROOT
 
 pytestmark = pytest.mark.slow
+NO_BYTECODE = shutil.ignore_patterns("__pycache__")
 VENV_PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
@@ -19,7 +20,7 @@ def wheel(tmp_path_factory):
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
     for folder in ("t2t_repro", "pipelines", "configs", "tests"):
-        shutil.copytree(ROOT / folder, source / folder)
+        shutil.copytree(ROOT / folder, source / folder, ignore=NO_BYTECODE)
     for file in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(directory)!r})"
@@ -102,6 +103,7 @@ def test_a_console_script_is_the_command(site, tmp_path):
     assert ended.stderr.startswith("error: run: no run there (no config.yaml); ")
 
 
+@pytest.mark.timeout(3000)
 def test_an_empty_environment_gets_what_the_commands_need(wheel, tmp_path):
     """What setup.py requires, without extras, is enough to train and to translate."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "empty"], check=True)
@@ -123,7 +125,7 @@ def test_an_empty_environment_gets_what_the_commands_need(wheel, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=500,
         )
         assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("\n") == 1

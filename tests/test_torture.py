@@ -59,7 +59,7 @@ WRITER = """
 import pathlib, sys, time
 folder = pathlib.Path(sys.argv[1]) / "new"
 folder.mkdir()
-time.sleep(0.2)
+time.sleep(1)
 (folder / "a").write_bytes(b"1")
 (folder / "b").write_bytes(b"2")
 time.sleep(60)

@@ -23,13 +23,14 @@ def test_outputs_are_complete_and_small(notebook):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_it_runs(notebook):
     """Run all cells, with 60 steps of training instead of 900."""
     nbclient = pytest.importorskip("nbclient", reason="a dev extra")
     for cell in notebook.cells:
         cell.source = cell.source.replace('"train_steps": 900', '"train_steps": 60')
     folder = {"metadata": {"path": str(TUTORIAL.parent)}}
-    nbclient.NotebookClient(notebook, timeout=300, resources=folder).execute()
+    nbclient.NotebookClient(notebook, timeout=1500, resources=folder).execute()
     printed = "".join(
         output.text
         for cell in notebook.cells

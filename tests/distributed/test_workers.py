@@ -1,12 +1,10 @@
 """Runs of several worker processes give the result of one process, also after stops and kills."""
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from paths import ROOT
+from ports import free_addresses
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.errors import BadInput
@@ -54,11 +53,7 @@ def tsv(tmp_path_factory):
 
 def cluster_of(count):
     """Return TF_CONFIG's jobs, with addresses at free ports of this machine."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]}
+    return {"worker": free_addresses(count)}
 
 
 class Job:
@@ -87,7 +82,7 @@ class Job:
         return self.logs[number].read_text(encoding="utf-8").splitlines()
 
     def wait_until(self, condition):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 400
         while not condition():
             if time.monotonic() > deadline or any(p.poll() is not None for p in self.processes):
                 self.end(within=0)
@@ -98,7 +93,7 @@ class Job:
     def everything(self):
         return "\n".join(f"{log.name}: {log.read_text(encoding='utf-8')}" for log in self.logs)
 
-    def end(self, within=120):
+    def end(self, within=400):
         """Wait for all workers and return their exit statuses."""
         deadline = time.monotonic() + within
         try:
@@ -344,7 +339,7 @@ def story(tsv, tmp_path_factory):
         job = train_job(workdir, cluster, tsv, *endless)
         job.wait_until(begun)
         job.processes[number].send_signal(sign)
-        story[what] = job.end(within=60), [job.said(0), job.said(1)]
+        story[what] = job.end(within=240), [job.said(0), job.said(1)]
         story["steps"].append(last_step(workdir / "checkpoints"))
     return story
 
@@ -411,7 +406,7 @@ def test_after_all_that_the_state_is_that_of_an_uninterrupted_run(story, tsv, tm
 @pytest.mark.slow
 def test_a_chief_that_cannot_begin_ends_all(tmp_path):
     job = train_job(tmp_path / "run", cluster_of(2), tmp_path / "absent")
-    assert job.end(within=60) == [2, 2], job.everything
+    assert job.end(within=240) == [2, 2], job.everything
     (_, chief), (_, other) = job.said(0), job.said(1)
     assert re.match(r"error: .*absent: no such file", chief)
     assert re.fullmatch(r"error: worker 0 \(\S+\) failed; its messages say why", other)

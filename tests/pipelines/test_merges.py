@@ -69,8 +69,10 @@ def test_pieces_are_drawn_as_often_as_by_sentencepiece(toy_vocabulary, dropout):
     generator = np.random.default_rng(1)
     ids = toy_vocabulary.merges.leave_out(np.array(plain * draws), dropout, generator)
     ours = Counter(map(tuple, np.split(ids, np.flatnonzero(ids == EOS)[:-1] + 1)))
+    sentencepiece.set_random_generator_seed(1)
     processor = sentencepiece.SentencePieceProcessor(model_proto=toy_vocabulary._model)
-    sampling = {"enable_sampling": True, "nbest_size": -1, "alpha": dropout}
+    # One thread: with a seed, all of them would draw the same.
+    sampling = {"enable_sampling": True, "nbest_size": -1, "alpha": dropout, "num_threads": 1}
     theirs = Counter(map(tuple, processor.encode([word] * draws, add_eos=True, **sampling)))
     common = [key for key in ours | theirs if ours[key] + theirs[key] >= 20]
     squares = [(ours[key] - theirs[key]) ** 2 / (ours[key] + theirs[key]) for key in common]

@@ -97,7 +97,7 @@ def check(examples, contents, path, read):
         max_examples=examples,
         derandomize=True,
         database=None,
-        deadline=2000,  # milliseconds for an example
+        deadline=20_000,  # milliseconds for an example
         suppress_health_check=list(HealthCheck),
     )
     @given(contents)

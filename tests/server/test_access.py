@@ -132,7 +132,7 @@ def site(sites):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(connection.Connection, "patience", 0.1)
+    monkeypatch.setattr(connection.Connection, "patience", 0.3)
 
 
 @pytest.fixture
@@ -394,11 +394,11 @@ def test_a_body_that_does_not_come(site):
 
 
 def test_an_answer_that_does_not_come(site):
-    served = site(timeout_s=0.1)
+    served = site()
     status, headers, body = served.ask(body=b'{"instances": ["slow"]}')
     assert status == 504
     assert "Connection" not in headers
-    assert json.loads(body) == {"error": "no answer within 0.1 s"}
+    assert json.loads(body) == {"error": "no answer within 1 s"}
     assert served.model.cancelled.wait(BOUND)
 
 
@@ -423,11 +423,11 @@ def test_a_long_answer_is_waited_for(site, impatient):
 
 
 def test_a_connection_in_use_stays(site, monkeypatch):
-    monkeypatch.setattr(connection.Connection, "patience", 0.3)
+    monkeypatch.setattr(connection.Connection, "patience", 0.6)
     served = site()
     client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=BOUND)
     with contextlib.closing(client):
-        until = time.monotonic() + 1
+        until = time.monotonic() + 1.5
         while time.monotonic() < until:
             client.request("POST", PREDICT, BODY)
             assert client.getresponse().read()

@@ -375,7 +375,6 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(page, site):
     site.answers["Two."] = [wrong(429, "queue full", Retry_After="40")]
     page.translate("One. Two. Three.")
     page.wait("li:nth-child(1) p.dim", "The server is busy; trying again in 1 s")
-    page.wait("li:nth-child(2) p.dim", "The server is busy; trying again in 40 s")
     page.wait("li:nth-child(2) p.dim", "The server is busy; trying again in 39 s")
     page.wait("li:nth-child(1) .translation", "Eins.")
     assert page.status == "2 of 3 sentences translated"
@@ -721,7 +720,7 @@ def test_the_real_server(browser, once, tiny_run, module):
     sentences = ["The house is old.", "We know that the king is old."]
     beams = exports.open_export(export).nbest(sentences, BEAM)
     page = Page(browser)
-    with server(export, "--model_name=ende") as running:
+    with server(export, "--model_name=ende", "--timeout_s=300") as running:
         page.open(f"{running.address}/")
         page.finish(" ".join(sentences))
         assert page.all(".source") == sentences

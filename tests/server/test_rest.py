@@ -69,7 +69,7 @@ def model(request, once, tiny_run):
     export = exported(once, tiny_run, {"litert": litert, "saved_model": saved_model}[request.param])
     pytest.importorskip("ai_edge_litert")
     offline = exports.open_export(export)
-    with server(export, "--model_name=ende", "--no_access_log") as ours:
+    with server(export, "--model_name=ende", "--no_access_log", "--timeout_s=300") as ours:
         yield Model(f"{ours.address}/v1/models/ende", offline, Vocabulary.load(tiny_run))
 
 

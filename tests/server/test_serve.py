@@ -129,7 +129,7 @@ def test_versions_killed_workers_and_the_end(export, tmp_path):
             with requests.Session() as session:
                 while going:
                     reply = session.post(f"{url}:predict", json=body, timeout=60)
-                    answers.append((reply.status_code, reply.text))
+                    answers.append(reply)
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             clients = [pool.submit(client) for _ in range(8)]
@@ -148,13 +148,21 @@ def test_versions_killed_workers_and_the_end(export, tmp_path):
                 going = False
             for each in clients:
                 each.result()
-        ((status, _),) = set(answers)  # always the same translation
-        assert status == 200
+        assert {reply.status_code for reply in answers} == {200}
+        found = [[row["translation"] for row in reply.json()["predictions"]] for reply in answers]
+        assert all(translations == found[0] for translations in found)
         states = requests.get(url, timeout=60).json()["model_version_status"]
         assert [(each["version"], each["state"]) for each in states] == [
             *(("9", "END"), ("8", "AVAILABLE")),
         ]
         assert "damaged" in states[0]["status"]["error_message"]
+
+
+def accepted(running):
+    """Return the number of sentences that wait or have been translated."""
+    names = "t2t_queue_sentences", "t2t_sentences_total"
+    lines = [line for line in running.get("/metrics").text.splitlines() if line.startswith(names)]
+    return sum(float(line.split()[-1]) for line in lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -163,15 +171,15 @@ def test_at_the_end_all_that_was_accepted_is_answered(export, number):
     running = Server(export, "--workers=1", "--batch_size=1")
     workers = workers_of(running.process)
     assert len(workers) == 1
-    body = {"instances": ["The house is old."] * 20}
+    count = 60  # sentences of a request; while some wait, the eighth request still comes
+    body = {"instances": ["The house is old."] * count}
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         replies = [
             pool.submit(running.post, "/v1/models/default:predict", json=body) for _ in range(8)
         ]
-        until = time.monotonic() + 30
-        while "t2t_queue_sentences 0.0" in running.get("/metrics").text:
+        until = time.monotonic() + 60
+        while accepted(running) < 8 * count - 1:  # and one that is being translated
             assert time.monotonic() < until
-        time.sleep(0.2)  # until all eight have been accepted
         assert running.stop(number) == 0
         assert [reply.result().status_code for reply in replies] == [200] * 8
     assert not any(os.path.exists(f"/proc/{pid}") for pid in workers)

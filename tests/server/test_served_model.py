@@ -195,7 +195,7 @@ def test_a_served_version_that_is_damaged_gives_way_to_the_one_before(base):
 
 def test_a_version_that_is_still_being_copied_is_not_read(base, monkeypatch):
     write(base, 1)
-    model = model_of(base, poll_s=0.5)
+    model = model_of(base, poll_s=3600)
     looked = []
     start = Worker.start
 
@@ -211,7 +211,9 @@ def test_a_version_that_is_still_being_copied_is_not_read(base, monkeypatch):
             await model._refresh()
         assert "2" not in looked
         write(base, 2)
-        await until(serves(model, 2))
+        for _ in range(2):
+            await model._refresh()
+        assert model.current.number == 2
 
     asyncio.run(watched(model, steps))
 
@@ -219,7 +221,7 @@ def test_a_version_that_is_still_being_copied_is_not_read(base, monkeypatch):
 def test_a_served_version_whose_files_change_goes_on_until_they_stay_the_same(base):
     write(base, 1)
     write(base, 2)
-    model = model_of(base, poll_s=0.5)
+    model = model_of(base, poll_s=3600)
 
     async def steps():
         for size in range(40):
@@ -228,7 +230,10 @@ def test_a_served_version_whose_files_change_goes_on_until_they_stay_the_same(ba
             assert model.current.number == 2
         write(base, 2)
         before = model.current
-        await until(lambda: model.current is not before)
+        await model._refresh()
+        assert model.current is before
+        await model._refresh()
+        assert model.current is not before
         assert model.current.number == 2
 
     asyncio.run(watched(model, steps))

@@ -1,12 +1,11 @@
 """Two workers on this machine; one of them is killed, and then both are started again."""
 
-import contextlib
 import json
 import random
 import re
-import socket
 import time
 
+from ports import free_addresses
 from torture import tiny
 from torture.report import wanted
 
@@ -21,7 +20,7 @@ class Workers:
     def __init__(self, folder, made, steps):
         text = f"--tsv_files={made / 'pairs.tsv'}"
         flags = (*tiny.SIZE, text, tiny.workdir(folder), *_STEPS, f"--train_steps={steps}")
-        jobs = {"worker": _free_addresses(2)}
+        jobs = {"worker": free_addresses(2)}
         self.logs, self.processes = [folder / "stderr0", folder / "stderr1"], []
         for number, log in enumerate(self.logs):
             task = {"cluster": jobs, "task": {"type": "worker", "index": number}}
@@ -86,11 +85,3 @@ def _kill_one(workers, victim, run, seconds):
     wanted(gone and int(gone[1]) == victim, f"its last line: {said[-300:]}")
     text = workers.logs[1 - victim].read_text("utf-8")
     wanted("Traceback" not in text, "a traceback")
-
-
-def _free_addresses(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]

@@ -14,6 +14,7 @@ import commands
 import numpy as np
 import pytest
 
+from pipelines import workers
 from pipelines.toy import toy_ende
 from t2t_repro import config as configs
 from t2t_repro import experiment, run_text
@@ -200,9 +201,8 @@ print(*{"tensorflow", "keras"} & sys.modules.keys())
     assert printed == [str(2 * batches_of(prepared).pairs), ""]
 
 
-@pytest.mark.parametrize(
-    ("number", "seconds"), [(signal.SIGINT, 0.0), (signal.SIGINT, 0.6), (signal.SIGKILL, 0.2)]
-)
+@pytest.mark.skipif(workers.cores() < 2, reason="with one core no other process draws it")
+@pytest.mark.parametrize(("number", "seconds"), [(signal.SIGINT, 0.0), (signal.SIGKILL, 0.2)])
 def test_an_interrupted_train_leaves_no_process_and_no_complaint(copy, number, seconds):
     train = subprocess.Popen(
         [sys.executable, "-m", "t2t_repro.train", f"--workdir={copy.path}"],
@@ -213,13 +213,15 @@ def test_an_interrupted_train_leaves_no_process_and_no_complaint(copy, number, s
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # as in a terminal
         text=True,
     )
-    started = []
-    while not started:
-        started = children(train.pid)
-        assert train.poll() is None
-    time.sleep(seconds)
-    os.killpg(train.pid, number)
-    _, said = train.communicate(timeout=60)
+    try:
+        while not (started := children(train.pid)):
+            assert train.poll() is None
+            time.sleep(0.001)
+        time.sleep(seconds)
+        os.killpg(train.pid, number)
+        _, said = train.communicate(timeout=60)
+    finally:
+        train.kill()
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
     until = time.monotonic() + 60
     while any(map(runs, started)):
@@ -231,7 +233,7 @@ def runs(process):
     """Return whether a process runs; one that has ended may still be listed, as a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -53,7 +53,8 @@ def weights(folder, name, *steps):
 
 def test_weights_and_vocabulary_come_from_there_and_are_needed_once(folder, capsys):
     flags = ("--init_from", folder / "other", "--freeze=embedding,encoder", "--ema=0.5")
-    flags = (*map(str, flags), "--keep_best=1", "--keep_checkpoints=1")
+    # Another seed: without --init_from the weights would begin elsewhere.
+    flags = (*map(str, flags), "--keep_best=1", "--keep_checkpoints=1", "--seed=2")
     assert train(folder, "own", "--train_steps=2", *flags) == 0
     for name in ("vocabulary.model", "vocabulary.vocab"):
         assert (folder / "own" / name).read_bytes() == (folder / "other" / name).read_bytes()
@@ -63,7 +64,7 @@ def test_weights_and_vocabulary_come_from_there_and_are_needed_once(folder, caps
     assert before.keys() == after.keys()
     for name, value in before.items():
         is_frozen = "embedding" in name or "encoder_" in name
-        np.testing.assert_allclose(after[name], value, rtol=1e-6, atol=1 if not is_frozen else 0)
+        np.testing.assert_allclose(after[name], value, rtol=1e-6, atol=0 if is_frozen else 0.1)
         assert is_frozen or "key.Sbias" in name or np.abs(after[name] - value).max() > 1e-6
     capsys.readouterr()
     for checkpoint in ("best", "last", "4"):

@@ -311,15 +311,15 @@ def test_resumed_stream_repeats_and_loses_nothing(text, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stream_is_learnt_like_a_plan(text, tmp_path):
-    """The loss after 60 updates is one that another seed could have led to."""
+    """The loss after 60 updates is that of other seeds; untrained it is 6.0."""
 
     def loss(batches_of, seed):
         how = {"batches_of": partial(batches_of, seed=seed), "train_steps": 60, "warmup_steps": 30}
         run = train(text, tmp_path / f"{batches_of.__name__}-{seed}", seed, **how)
         return np.mean([values["loss"] for _, values in run.reports[-20:]])
 
-    seeds = [loss(planned, seed) for seed in (1, 2, 3)]
-    assert abs(loss(streamed, 1) - np.mean(seeds)) < 3 * np.std(seeds, ddof=1)
+    mean = np.mean([loss(planned, seed) for seed in (1, 2, 3)])  # they differ by 1 %
+    assert loss(streamed, 1) == pytest.approx(mean, rel=0.03)
 
 
 @pytest.mark.slow
@@ -628,10 +628,14 @@ class Child:
 
     def wait_until(self, condition):
         deadline = time.monotonic() + 300
-        while not condition():
-            assert self.process.poll() is None, self.stderr
-            assert time.monotonic() < deadline, self.stderr
-            time.sleep(0.05)
+        try:
+            while not condition():
+                assert self.process.poll() is None, self.stderr
+                assert time.monotonic() < deadline, self.stderr
+                time.sleep(0.05)
+        except BaseException:
+            self.process.kill()
+            raise
 
     def end(self, number=None):
         """Send the signal, if one is given, and return the exit status."""
@@ -691,7 +695,7 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
 def test_altered_text_is_the_same_in_another_process(tmp_path):
     """A run stopped inside an epoch reads on in the pieces and the pairs of that epoch."""
     flags = (
-        *("--problem=toy_ende", "--num_layers=1", "--train_steps=40", "--eval_sentences=0"),
+        *("--problem=toy_ende", "--num_layers=1", "--train_steps=100", "--eval_sentences=0"),
         *("--bpe_dropout=0.1", "--auxiliary_tasks=true", "--log_steps=1", "--seed=3"),
     )
     assert Child(tmp_path / "whole", *flags).end() == 0
@@ -700,7 +704,7 @@ def test_altered_text_is_the_same_in_another_process(tmp_path):
     assert child.end(signal.SIGINT) == 1
     assert Child(tmp_path / "stopped").end() == 0
     readers = [
-        tf.train.load_checkpoint(str(tmp_path / name / "checkpoints" / "step-40"))
+        tf.train.load_checkpoint(str(tmp_path / name / "checkpoints" / "step-100"))
         for name in ("whole", "stopped")
     ]
     names = [name for name in readers[0].get_variable_to_shape_map() if "OBJECT" not in name]

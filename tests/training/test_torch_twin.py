@@ -127,7 +127,7 @@ def test_losses_follow_the_twins(small):
 
 def lay_out_sample(data_dir):
     """Put the sample into TFDS's download cache: a third of it as each corpus."""
-    import test_wmt as wmt  # imports tensorflow_datasets, which takes seconds
+    import wmt_archives as wmt  # imports tensorflow_datasets, which takes seconds
 
     def third(language, number):
         lines = wmt.lines(f"wmt_train_sample/train.tok.{language}.gz")[number::3]

@@ -13,7 +13,8 @@ from t2t_repro.config import resolve
 from t2t_repro.problems import PROBLEMS
 
 real_trees = pytest.mark.skipif(
-    not (DATA / "gum_trees").exists(), reason=f"needs the treebanks in {DATA}"
+    not all((DATA / name).exists() for name in ("gum_trees", "treebank_sample")),
+    reason=f"needs the treebanks in {DATA}",
 )
 # A tree in the LDC's style: an unnamed root, function tags, indices, traces, several lines.
 RAW = """

@@ -81,7 +81,8 @@ def tfds_home(tmp_path, monkeypatch):
     """Return an empty directory for TFDS, with the digests of the made-up texts registered."""
     home = tmp_path / "tfds"
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(home))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
     digests = {name: hashlib.sha256(made_up_text(name)).hexdigest() for name in multi30k.SHA256}
     monkeypatch.setattr(multi30k, "SHA256", digests)
     counts = {name: made_up_text(name).count(b"\n") for name in multi30k.LINES}
@@ -305,7 +306,8 @@ def test_no_network(tfds_home, monkeypatch):
 def test_the_real_text_passes_the_real_digests(tmp_path, served, monkeypatch):
     """29,000 pairs through TFDS equal the files."""
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path / "tfds"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
     for split in SIZES:
         for name in file_names(split, tokenized=False):
             with text_files.open_bytes(multi30k._find(str(MULTI30K), name)) as file:
