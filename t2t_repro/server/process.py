@@ -33,7 +33,7 @@ class Process:
     def __init__(self, prepare: Callable[[], None]):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_answer_calls, args=(theirs, prepare))
+        self._process = context.Process(target=_answer_calls, args=(theirs, prepare), daemon=True)
         with theirs:
             try:
                 self._process.start()

@@ -242,8 +242,11 @@ def test_an_unusable_export_is_refused(tmp_path):
     asyncio.run(main())
 
 
-def test_it_ends_with_the_server(tmp_path):
-    """Even if the server is killed and can tell nobody."""
+@pytest.mark.parametrize(
+    ("end", "status"), [("os.kill(os.getpid(), 9)", -9), ("raise SystemExit(3)", 3)]
+)
+def test_it_ends_with_the_server(tmp_path, end, status):
+    """Even if the server is killed, or fails, and tells nobody."""
     code = (
         "import asyncio, os, pathlib, deadly_engine\n"
         "from t2t_repro.server import worker\n"
@@ -253,7 +256,7 @@ def test_it_ends_with_the_server(tmp_path):
         "    await started.start()\n"
         "    ((pid, _),), _ = await started.run('serving_default', ['a'])\n"
         "    print(pid, flush=True)\n"
-        "    os.kill(os.getpid(), 9)\n"
+        f"    {end}\n"
         "if __name__ == '__main__':\n"
         "    asyncio.run(main())\n"
     )
@@ -266,7 +269,7 @@ def test_it_ends_with_the_server(tmp_path):
         env=commands.environment() | {"PYTHONPATH": paths},
         timeout=60,
     )
-    assert done.returncode == -signal.SIGKILL
+    assert done.returncode == status
     wait_for_end(Path("/proc") / done.stdout.decode().strip())
 
 
