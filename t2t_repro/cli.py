@@ -320,7 +320,10 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 
 def _call(main: Callable[[], None]) -> None:
-    """Call a command's main function, and raise an OSError here if its output has no place."""
+    """Call a command's main function, and raise an OSError here if its output has no place.
+
+    Ctrl-C while a module in C++ is imported, as TensorFlow's are, becomes an ImportError there.
+    """
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -330,7 +333,17 @@ def _call(main: Callable[[], None]) -> None:
     except SystemExit:  # after --help
         sys.stdout.flush()
         raise
+    except ImportError as error:
+        if isinstance(_origin(error), KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
     sys.stdout.flush()
+
+
+def _origin(error: BaseException) -> BaseException:
+    """Return the first of the errors that led to an error."""
+    before = error.__cause__ or error.__context__
+    return _origin(before) if before else error
 
 
 def _no_memory(reason: str) -> str:

@@ -296,3 +296,22 @@ def test_what_the_system_refuses_is_one_line(capsys, error, words):
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+def test_ctrl_c_in_the_import_of_a_module_in_c_is_an_interruption():
+    code = (
+        "from t2t_repro import cli\n"
+        "def load():\n"
+        "    try:\n"
+        "        raise KeyboardInterrupt\n"
+        "    except KeyboardInterrupt as error:\n"
+        "        raise ImportError('initialization failed') from error\n"
+        "def main():\n"
+        "    try:\n"
+        "        load()\n"
+        "    except ImportError:\n"
+        "        raise ImportError('Failed to load the native TensorFlow runtime.')\n"
+        "cli.run(main)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "interrupted\n")
