@@ -159,7 +159,7 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def padded(rows: Sequence[list[int]]) -> np.ndarray:
-    """Return rows of ids, of which there is at least one, with PAD after each: int32 [b, n]."""
+    """Return one or more rows of ids, filled up with PAD to the longest: int32 [b, n]."""
     longest = max(map(len, rows))
     return np.array([ids + [PAD] * (longest - len(ids)) for ids in rows], np.int32)
 

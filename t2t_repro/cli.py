@@ -334,16 +334,19 @@ def _call(main: Callable[[], None]) -> None:
         sys.stdout.flush()
         raise
     except ImportError as error:
-        if isinstance(_origin(error), KeyboardInterrupt):
+        if any(isinstance(each, KeyboardInterrupt) for each in _led_to(error)):
             raise KeyboardInterrupt from error
         raise
     sys.stdout.flush()
 
 
-def _origin(error: BaseException) -> BaseException:
-    """Return the first of the errors that led to an error."""
-    before = error.__cause__ or error.__context__
-    return _origin(before) if before else error
+def _led_to(error: BaseException | None) -> list[BaseException]:
+    """Return an error and those that led to it, the latest first."""
+    found: list[BaseException] = []
+    while error and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
 
 
 def _no_memory(reason: str) -> str:

@@ -1,6 +1,7 @@
 """Stands in for `t2t_repro.server.engine` in a worker's process: some sentences kill it."""
 
 import os
+import threading
 import time
 from multiprocessing.connection import Connection
 
@@ -26,6 +27,8 @@ def answer(signature, rows):
         os._exit(1)
     if "endless" in rows:
         time.sleep(600)
+    if "a lock" in rows:
+        return Batch([threading.Lock()], None)
     if "broken off" in rows:
         Connection._send = _send_half
     if "wrong" in rows:
@@ -34,5 +37,6 @@ def answer(signature, rows):
 
 
 def _send_half(pipe, message):
+    """Send half of a message, as a process does that is killed meanwhile."""
     os.write(pipe.fileno(), message[: len(message) // 2])
     os._exit(1)

@@ -36,7 +36,7 @@ _CANDIDATES = 4  # batches of sentences that are sorted by length before one is 
 _LONG = 400  # characters: a sentence that has more is long
 _MOST = 16 * _LONG  # characters of a batch, with those that fill up to its longest sentence
 _PIECE = 4  # characters that a piece counts for
-_TRIES = 3  # of a sentence whose workers die
+_DEATHS = 3  # of workers that a sentence is to blame for
 
 Run = Callable[[str, Sequence[Any]], Awaitable[Batch]]  # (signature, rows) -> answers
 
@@ -58,7 +58,8 @@ class _Waiting:
     place: tuple[int, int]  # its turn, and its number among all sentences
     arrived: float
     answer: asyncio.Future[Any]
-    failures: int = 0  # of batches it was in
+    failed: bool = False  # in a batch; it is tried again, alone
+    deaths: int = 0  # of workers that translated it
 
     @property
     def length(self) -> int:
@@ -80,7 +81,7 @@ class _Waiting:
 
         Attention, whose answers have many MB, and what has failed before are translated alone.
         """
-        alone = self.failures > 0 or self._is_attention
+        alone = self.failed or self._is_attention
         return self.signature, self.is_long, self.place if alone else None
 
 
@@ -183,16 +184,17 @@ class Batcher:
 
     def _fail(self, batch: list[_Waiting], error: Exception) -> None:
         """Let the sentences of a batch wait for another try, or answer them with the error."""
+        died = isinstance(error, WorkerDied)
         for each in batch:
-            each.failures += 1
+            each.failed = True
+            each.deaths += died
         awaited = [each for each in batch if not each.answer.done()]
-        tries = _TRIES if isinstance(error, WorkerDied) else 1
-        to_blame = len(batch) == 1 and batch[0].failures >= tries
+        to_blame = len(batch) == 1 and (not died or batch[0].deaths >= _DEATHS)
         if to_blame or isinstance(error, BadInput):
             for each in awaited:
                 each.answer.set_exception(error)
         elif awaited:
-            _log.error("%s; trying again, one by one", error)
+            _log.error("%s; trying again%s", error, ", one by one" if len(batch) > 1 else "")
             self._set([*self._waiting, *awaited])
 
     async def _next_batch(self, number: int) -> list[_Waiting]:

@@ -1,8 +1,10 @@
-"""A process that makes calls, one at a time; a pipe carries them and their answers."""
+"""A process that runs functions for this one, one at a time; a pipe carries calls and answers."""
 
 import asyncio
 import contextlib
+import errno
 import multiprocessing
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
@@ -10,15 +12,15 @@ from typing import Any
 
 
 class Ended(Exception):
-    """The process has ended before it has answered."""
+    """The process ended before it answered."""
 
 
 class NotRead(Ended):
-    """The process has ended before it has read the call."""
+    """The process ended before it read the whole call."""
 
 
 class Process:
-    """A process that makes calls.
+    """A process that runs functions for this one.
 
     It is no ProcessPoolExecutor, which keeps both ends of its pipe: if a process dies in the middle
     of an answer, the pool waits for the rest of it for ever, and so does the end of the program.
@@ -27,20 +29,22 @@ class Process:
         prepare: Called in the process at its start.
 
     Raises:
-        OSError: the system starts no process.
+        OSError: the system starts no process, or no thread.
     """
 
     def __init__(self, prepare: Callable[[], None]):
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_answer_calls, args=(theirs, prepare), daemon=True)
+        self._thread = ThreadPoolExecutor(1)
         with theirs:
             try:
+                self._thread.submit(int)  # starts the thread
                 self._process.start()
-            except OSError:
+            except (OSError, RuntimeError) as error:
                 self._pipe.close()
-                raise
-        self._thread = ThreadPoolExecutor(1)
+                self._thread.shutdown(wait=False)
+                raise OSError(getattr(error, "errno", errno.EAGAIN), str(error)) from None
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns in the process.
@@ -61,12 +65,13 @@ class Process:
         try:
             self._pipe.send(call)
             answer: tuple[bool, Any] = self._pipe.recv()
-        except EOFError:
-            raise Ended from None
-        except (
-            OSError
-        ):  # broken pipe; or connection reset: Linux says so if the call is still there
+        # It was dead already; or, as Linux says, it died with the call unread.
+        except ConnectionError:
             raise NotRead from None
+        # The pipe ended, perhaps in the middle of an answer; or this answer cannot be read here.
+        except Exception:
+            self._process.kill()
+            raise Ended from None
         return answer
 
     def kill(self) -> None:
@@ -75,7 +80,7 @@ class Process:
         self.stop()
 
     def stop(self) -> None:
-        """End the process once it has answered; it cannot be called any more."""
+        """End the process once it has answered, at once if it is idle; call it no more."""
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
@@ -88,12 +93,12 @@ def _answer_calls(calls: Connection, prepare: Callable[[], None]) -> None:
     prepare()
     with contextlib.suppress(EOFError, OSError):  # the other end is closed
         while True:
-            calls.send(_answer(*calls.recv()))
+            calls.send_bytes(_answer(*calls.recv()))
 
 
-def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Return whether a call returned, and what it returned or raised."""
+def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Return whether a call returned, and what it returned or raised, pickled."""
     try:
-        return True, function(*arguments)
+        return pickle.dumps((True, function(*arguments)))
     except Exception as error:
-        return False, error
+        return pickle.dumps((False, error))

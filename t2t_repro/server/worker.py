@@ -94,10 +94,12 @@ class Worker:
         try:
             async with asyncio.timeout(self._limit):
                 batch: Batch = await self._process.call(engine.answer, signature, rows)
-        except Ended as ended:
+        except NotRead:
             self.stop()
-            died = DiedIdle if isinstance(ended, NotRead) else WorkerDied
-            raise died(f"the worker died of {rows_text}") from None
+            raise DiedIdle(f"the worker died before it began with {rows_text}") from None
+        except Ended:
+            self.stop()
+            raise WorkerDied(f"the worker died of {rows_text}") from None
         except TimeoutError:
             self.kill()
             _log.error("a worker is killed: %s took %g s", rows_text, self._limit)
@@ -106,12 +108,12 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once, whatever it does."""
-        if self._process:
-            self._process.kill()
-        self._process = None
+        process, self._process = self._process, None
+        if process:
+            process.kill()
 
     def stop(self) -> None:
         """End the process once it has answered."""
-        if self._process:
-            self._process.stop()
-        self._process = None
+        process, self._process = self._process, None
+        if process:
+            process.stop()

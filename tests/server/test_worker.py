@@ -71,7 +71,7 @@ def test_one_deadly_sentence_costs_no_other_its_answer(run, caplog):
     run(main)
     assert caplog.messages == [
         "the worker died of 3 sentences; trying again, one by one",
-        "the worker died of this sentence; trying again, one by one",
+        "the worker died of this sentence; trying again",
     ]
 
 
@@ -85,7 +85,7 @@ def test_a_sentence_on_which_the_engine_fails_costs_no_other_its_answer(run, cap
     run(main)
     assert caplog.messages == [
         "the worker died of 4 sentences; trying again, one by one",
-        "the worker died of this sentence; trying again, one by one",
+        "the worker died of this sentence; trying again",
         "wrong; trying again, one by one",
     ]
 
@@ -210,11 +210,22 @@ def test_a_worker_that_dies_in_the_middle_of_an_answer(run):
     async def main(worker):
         await worker.run("serving_default", ["a"])
         before = threading.active_count()
-        with pytest.raises(WorkerDied):
+        with pytest.raises(WorkerDied, match="died of this sentence"):
             async with asyncio.timeout(30):
                 await worker.run("serving_default", ["broken off"])
         assert await from_queue(worker, "b") == ["b"]
         assert threading.active_count() <= before + 1  # that of another process
+
+    run(main)
+
+
+def test_an_answer_that_cannot_be_sent_is_no_death(run):
+    async def main(worker):
+        ((pid, _),), _ = await worker.run("serving_default", ["a"])
+        with pytest.raises(Exception, match="pickle"):
+            await worker.run("serving_default", ["a lock"])
+        ((same, _),), _ = await worker.run("serving_default", ["a"])
+        assert same == pid
 
     run(main)
 
