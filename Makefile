@@ -37,7 +37,7 @@ SENTENCES = \
 test: .venv/installed-dev  ## all that catches a wrong number: 5 to 12 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
-test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 30 to 45 minutes on 2 cores
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 16 to 45 minutes on 2 cores
 	$(PYTEST) -m slow
 
 torture: .venv/installed-dev  ## kills, full disks and the like: 22 minutes on 2 cores
