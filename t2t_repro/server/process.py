@@ -44,7 +44,9 @@ class Process:
             except (OSError, RuntimeError) as error:
                 self._pipe.close()
                 self._thread.shutdown(wait=False)
-                raise OSError(getattr(error, "errno", errno.EAGAIN), str(error)) from None
+                if isinstance(error, RuntimeError):  # no thread
+                    raise OSError(errno.EAGAIN, str(error)) from None
+                raise
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function returns in the process.
