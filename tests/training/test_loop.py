@@ -96,6 +96,41 @@ class Run:
             self.reports.append((step, values))
 
 
+def new_trainer(config, seed):
+    keras.utils.set_random_seed(seed)
+    strategy = default_strategy()
+    with strategy.scope():
+        model = Transformer(config.model, rows=400)
+    return Trainer(model, config.train, strategy)
+
+
+# The settings that are the loop's and not the trainer's.
+ITS_OWN = ("train_steps", "log_steps", "checkpoint_steps", "checkpoint_minutes")
+ITS_OWN += ("keep_checkpoints", "keep_best", "early_stopping", "eval_share")
+traced, starts = {}, {}  # trainers, and the states of new ones
+
+
+def like_new(config, seed):
+    """Return a trainer as `new_trainer` does, that traces no step if one with its settings has.
+
+    Tracing takes most of a test's time.
+    """
+    its_own = {name: getattr(configs.Train(), name) for name in ITS_OWN}
+    settings = config.model, dataclasses.replace(config.train, **its_own)
+    if (settings, seed) not in starts:
+        new = new_trainer(config, seed)
+        starts[settings, seed] = [variable.numpy() for variable in variables(new)]
+        traced.setdefault(settings, new)
+    trainer = traced[settings]
+    for variable, start in zip(variables(trainer), starts[settings, seed], strict=True):
+        variable.assign(start)
+    return trainer
+
+
+def variables(trainer):
+    return [*trainer.model.variables, *trainer.optimizer.variables]
+
+
 def train(
     data,
     directory,
@@ -105,6 +140,7 @@ def train(
     alter=lambda trainer, numbers: numbers,
     score=lambda step: None,
     batches_of=batches_of,
+    trainer_of=like_new,
     **changes,
 ):
     """Run a Loop on a new model and return its record; SIGINT arrives in step `stop_at`.
@@ -116,11 +152,7 @@ def train(
     """
     config = config_with(**changes)
     run = Run([], [], [], [])
-    keras.utils.set_random_seed(seed)
-    strategy = default_strategy()
-    with strategy.scope():
-        model = Transformer(config.model, rows=400)
-    trainer = Trainer(model, config.train, strategy)
+    trainer = trainer_of(config, seed)
     step = trainer.step
 
     def recording(source, target):
@@ -130,18 +162,20 @@ def train(
         return alter(trainer, step(source, target))
 
     recording.get_concrete_function = step.get_concrete_function
-    trainer.step = recording
     loop = Loop(
         *(trainer, config, batches_of(data), directory, run.report),
         lambda step: run.validated.append(step) or score(step),
         check_in_place,
     )
-    try:
-        loop.run()
-    except Stopped:
-        assert stop_at == len(run.batches)
+    loop.peak_tflops = 1.0  # else it would be measured
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "step", recording)
+        try:
+            loop.run()
+        except Stopped:
+            assert stop_at == len(run.batches)
     run.seconds = float(loop.seconds)
-    run.weights = [variable.numpy() for variable in model.trainable_variables]
+    run.weights = [variable.numpy() for variable in trainer.model.trainable_variables]
     return run
 
 
@@ -556,10 +590,10 @@ def skipping(data, directory, bad, stop_at=None, limit=2):
         is_bad = tf.reduce_any(tf.equal(self.optimizer.iterations.value + 1, bad))
         return [gradient * tf.where(is_bad, np.inf, 1.0) for gradient in gradients], sums
 
+    how = {"trainer_of": new_trainer, "train_steps": 6, "skip_nonfinite": limit}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "_gradients_of", poisoned)
-        directory = directory / "checkpoints"
-        return train(data, directory, 1, stop_at, train_steps=6, skip_nonfinite=limit)
+        return train(data, directory / "checkpoints", 1, stop_at, **how)
 
 
 def test_skipped_steps_are_counted_and_their_batches_kept(data, tmp_path, capsys):
