@@ -72,10 +72,19 @@ def test_problem(patched, tmp_path):
     assert scores["lines"] == 100
 
 
+@pytest.fixture
+def text(toy_pairs, tmp_path):
+    """Return the flags of a run on a file of 300 pairs."""
+    lines = (f"{pair['source']}\t{pair['target']}\n" for pair in toy_pairs)
+    (tmp_path / "pairs.tsv").write_text("".join(lines), encoding="utf-8")
+    files = f"--tsv_files={tmp_path / 'pairs.tsv'}"
+    return ["--problem=parallel_text", files, "--held_out_share=0.1", "--vocabulary_size=400"]
+
+
 @pytest.mark.slow
 @example("layer")
-def test_layer(patched, tmp_path):
-    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=400", "--neighbourhood=4", *TINY]
+def test_layer(patched, text, tmp_path):
+    flags = [f"--workdir={tmp_path / 'run'}", *text, "--neighbourhood=4", *TINY]
     flags += ["--eval_sentences=2"]  # draws attention if the layer returns its weights
     run(patched, "-m", "t2t_repro.train", *flags)
     code = (
@@ -113,8 +122,8 @@ def test_metric(patched, tiny_run, tmp_path):
 
 @pytest.mark.slow
 @example("schedule")
-def test_schedule(patched, tmp_path):
-    flags = [f"--workdir={tmp_path / 'run'}", "--vocabulary_size=400", "--schedule=cosine", *TINY]
+def test_schedule(patched, text, tmp_path):
+    flags = [f"--workdir={tmp_path / 'run'}", *text, "--schedule=cosine", *TINY]
     run(patched, "-m", "t2t_repro.train", *flags)
     code = (
         "from t2t_repro.config import Train\n"

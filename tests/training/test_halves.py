@@ -144,8 +144,11 @@ WHOLE = BOTH | {
     [
         (2, None, "", {"float32": HALVES, "mixed_bfloat16": HALVES | {"fused": [False]}}),
         (4, None, "", {"float32": WHOLE | {"threads": 0}}),
-        (2, "3", "", {"float32": WHOLE | {"threads": 0}}),
-        (2, None, "xla", {"float32": WHOLE | {"threads": 0, "step": True}}),
+        pytest.param(2, "3", "", {"float32": WHOLE | {"threads": 0}}, marks=pytest.mark.slow),
+        pytest.param(
+            *(2, None, "xla", {"float32": WHOLE | {"threads": 0, "step": True}}),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["halves", "more cores", "threads given", "XLA"],
 )

@@ -726,11 +726,14 @@ def test_killed_run_goes_on_from_its_last_whole_checkpoint(workdir):
 
 
 @pytest.mark.slow
-def test_altered_text_is_the_same_in_another_process(tmp_path):
+def test_altered_text_is_the_same_in_another_process(text, tmp_path):
     """A run stopped inside an epoch reads on in the pieces and the pairs of that epoch."""
+    ((file,), _), sizes = text[0].files, ("d_model", "d_ff", "num_heads", "vocabulary_size")
     flags = (
-        *("--problem=toy_ende", "--num_layers=1", "--train_steps=100", "--eval_sentences=0"),
-        *("--bpe_dropout=0.1", "--auxiliary_tasks=true", "--log_steps=1", "--seed=3"),
+        *("--problem=parallel_text", f"--tsv_files={file}", "--tokens_per_batch=400"),
+        *("--num_layers=1", *(f"--{name}={TINY[name]}" for name in sizes)),
+        *("--train_steps=100", "--eval_sentences=0", "--log_steps=1", "--seed=3"),
+        *("--bpe_dropout=0.1", "--auxiliary_tasks=true"),
     )
     assert Child(tmp_path / "whole", *flags).end() == 0
     child = Child(tmp_path / "stopped", *flags)
