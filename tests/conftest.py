@@ -1,6 +1,7 @@
 """Shared fixtures, such as tiny random and trained models, and the order of the test files."""
 
 import fcntl
+import gc
 import os
 import platform
 import shutil
@@ -52,6 +53,11 @@ def pytest_collection_modifyitems(items):
         return next((place[name] for name in FIRST if path.endswith(f"tests/{name}")), len(FIRST))
 
     items.sort(key=key)
+
+
+def pytest_collection_finish():
+    """Leave a million objects of the imports out of garbage collections, 4 % of a test's time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -500,6 +500,7 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_cost_the_scores(capsys, run, full_disk):
     (run / "results.json").write_text('{"dev": {"sacrebleu": 1.5}}')
     before = files(run)
@@ -512,6 +513,7 @@ def test_a_full_disk_does_not_cost_the_scores(capsys, run, full_disk):
     assert files(run) == before
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_cost_the_old_page(refusal, run, tmp_path, full_disk):
     (page := tmp_path / "page.html").write_text("old")
     message = refusal(

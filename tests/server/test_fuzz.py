@@ -19,6 +19,7 @@ from pipelines.vocabulary import EOS, PAD
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("uvicorn")
+pytestmark = pytest.mark.slow
 PREDICT = "/v1/models/ende:predict"
 GOOD = {"signature_name": "nbest", "instances": ["The old house."]}
 SECRET = "Geheimsatz"  # a part of every sentence that is sent; it must not be logged
@@ -314,9 +315,8 @@ def quiet(maximum):
     )
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(3_000, marks=pytest.mark.slow)])
-def test_no_request_harms_the_server(server, count):
-    expected, early, number = server.predict(GOOD), None, 0
+def test_no_request_harms_the_server(server):
+    expected, early, number, count = server.predict(GOOD), None, 0, 3_000
 
     @quiet(count)
     @given(well_formed | others)
@@ -354,14 +354,13 @@ CHECKS = ["not_a_server_error", "status_code_conformance", "content_type_conform
 CHECKS += ["response_headers_conformance", "response_schema_conformance"]
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.slow)])
-def test_openapi_says_what_is_answered(server, count):
+def test_openapi_says_what_is_answered(server):
     schemathesis = pytest.importorskip("schemathesis")
     checks = [getattr(schemathesis.checks, name) for name in CHECKS]
     schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
     for operation in schema.get_all_operations():
 
-        @quiet(count)
+        @quiet(200)
         @given(operation.ok().as_strategy(), st.integers(0, 9))
         def send(case, kind):
             if kind and "name" in case.path_parameters:

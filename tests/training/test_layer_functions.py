@@ -54,6 +54,7 @@ def test_vectors_gradients_and_random_states_are_those_of_layers_called_alone(dt
     assert not np.array_equal(*seen)
 
 
+@pytest.mark.slow
 def test_a_deeper_model_has_hardly_more_operations():
     shallow, deep = (
         len(traced(made(layers), LayerFunctions()).get_concrete_function().graph.get_operations())
