@@ -56,7 +56,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Leave a million objects of the imports out of garbage collections, 4 % of a test's time."""
+    """Exempt what the imports made, a million objects, from garbage collection.
+
+    Collections took 4.6 % of the time of tests/training with them.
+    """
     gc.freeze()
 
 

@@ -133,7 +133,7 @@ SETTINGS = (
 def prepared(tmp_path_factory):
     """A run of 2,000 generated pairs that is prepared; 30 of its 40 updates alter them.
 
-    They are about as long as each other, since each length of batches is compiled for a minute.
+    Of similar lengths: a step for each length of batches is compiled.
     """
     workdir = tmp_path_factory.mktemp("prepared")
     alike = (p for p in toy_ende.examples("train") if 9 <= len(p["source"].split()) <= 11)
@@ -153,6 +153,7 @@ def test_each_seed_reads_the_whole_text_and_ends_with_its_own_pieces(prepared, m
     import many_seeds
 
     text = many_seeds.Text(prepared)
+    assert len(text.lengths) > 2
     train = text.corpus.train()
     sources, _ = train.padded(np.arange(len(train)), 65, 65)
     plain = {row[row > 0].tobytes() for row in sources}

@@ -21,11 +21,11 @@ SIZE = [
 PAIRS = [(pair["source"], pair["target"]) for pair in islice(toy_ende.examples("train"), 400)]
 
 
-def train(folder, name, *flags):
-    """Train a run and return its work directory."""
+def made(command, folder, name, *flags):
+    """Prepare or train a run and return its work directory."""
     workdir = folder / name
     given = ["--problem=parallel_text", f"--workdir={workdir}", *SIZE, *flags]
-    assert commands.call("train", *given) == 0
+    assert commands.call(command, *given) == 0
     return workdir
 
 
@@ -48,12 +48,13 @@ def folder(tmp_path_factory):
 def aligned(folder):
     sources = [str(folder / f"{name}.en") for name in ("first", "second")]
     targets = [str(folder / f"{name}.de.gz") for name in ("first", "second")]
-    return train(folder, "aligned", "--source_files", *sources, "--target_files", *targets)
+    files = ("--source_files", *sources, "--target_files", *targets)
+    return made("train", folder, "aligned", *files)
 
 
 @pytest.fixture(scope="module")
 def tab_separated(folder):
-    return train(folder, "tab_separated", f"--tsv_files={folder / 'all.tsv'}")
+    return made("prepare", folder, "tab_separated", f"--tsv_files={folder / 'all.tsv'}")
 
 
 def prepared(workdir):

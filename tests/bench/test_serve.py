@@ -11,13 +11,13 @@ import time
 
 import numpy as np
 import pytest
+import served
 
 from pipelines.toy import toy_ende
 from t2t_repro.bench import __main__ as bench_main
 from t2t_repro.bench import serve as bench_serve
 from t2t_repro.bench.traffic import Answer, Clients, Line, Plan, send
 from t2t_repro.serving import litert
-from t2t_repro.workdir import Workdir
 
 # Not importorskip, for importing Locust would change this process.
 needs_locust = pytest.mark.skipif(importlib.util.find_spec("locust") is None, reason="a dev extra")
@@ -215,18 +215,16 @@ def test_a_server_that_does_not_start(tmp_path):
 
 @needs_locust
 @pytest.mark.slow
-def test_a_run_loses_nothing_and_leaves_no_process(tiny_run, tmp_path, monkeypatch, capsys):
+def test_a_run_loses_nothing_and_leaves_no_process(tiny_run, once, tmp_path, monkeypatch, capsys):
     pytest.importorskip("ai_edge_litert")
-    from t2t_repro import experiment
-
-    litert.save(experiment.restore(Workdir(tiny_run), {"beam_size": 2}), tmp_path / "export" / "1")
+    export = served.exported(once, tiny_run, litert)
     examples = toy_ende.examples("dev")
     text = "".join(next(examples)["source"] + "\n" for _ in range(60))
     (tmp_path / "text").write_text(text, encoding="utf-8")
     seconds = ("WARM_UP_S", "REPEAT_S", "OPEN_S", "SHORT_S")
     for name, value in {**dict.fromkeys(seconds, 1.0), "CLIENTS": (1, 4)}.items():
         monkeypatch.setattr(bench_serve, name, value)
-    flags = [f"--export_dir={tmp_path / 'export'}", f"--text={tmp_path / 'text'}"]
+    flags = [f"--export_dir={export}", f"--text={tmp_path / 'text'}"]
     flags += ["--requests=150", "--repeats=1", "--json"]
     monkeypatch.setattr(sys, "argv", ["bench", "serve", *flags])
     before = children()

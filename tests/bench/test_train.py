@@ -74,6 +74,12 @@ def test_account_of_what_a_step_spends_where(monkeypatch):
     monkeypatch.setattr(bench_train, "WORKLOADS", {"base": WORKLOAD})
     monkeypatch.setattr(bench_train, "PRECISIONS", ("float32",))
     monkeypatch.setattr(bench_train, "matmul_gflops", lambda dtype, repeats: 10.0)
+
+    def try_step(model, rows, train, shape):
+        """7 bytes a piece; tests/training/test_memory_fit.py measures it in processes."""
+        return 1000 + 7 * shape[0] * shape[1]
+
+    monkeypatch.setattr(bench_train.memory_fit, "try_step", try_step)
     (row,) = bench_train.rows(1, account=True)
     check(row)
     assert row["padding_share"] == 0
@@ -81,5 +87,6 @@ def test_account_of_what_a_step_spends_where(monkeypatch):
     assert row["output_products_ms"] == pytest.approx(6 * 64 * 8 * 60 / 10.0 / 1e6)
     # 12 sentences, 3 attentions of 5 x 5 pairs, 2 heads of width 4 + 4.
     assert row["attention_ms"] == pytest.approx(6 * 12 * 3 * 25 * 2 * 8 / 10.0 / 1e6)
+    assert row["bytes_per_token"] == 7
     assert row["optimizer_ms"] > 0
     assert {"dropout_ms", "vocabulary_ms", "pipeline_ms"} <= row.keys()

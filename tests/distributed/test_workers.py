@@ -25,6 +25,7 @@ from t2t_repro import config as configs
 from t2t_repro.distributed.cluster import Agreement, Cluster, WorkerGone
 from t2t_repro.distributed.strategy import _workers_from_slurm, default_strategy
 from t2t_repro.training import dev_scores, loop
+from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.training.checkpoints import last_step
 from t2t_repro.workdir import Workdir
 
@@ -439,9 +440,10 @@ def test_a_resumed_stream_of_two_workers_ends_like_an_uninterrupted_one(
     streamed, tsv, stream_flags, tmp_path
 ):
     """Its newest checkpoint lacks half of worker 1's place, so both fall back to the one before."""
-    workdir = tmp_path / "run"
-    job = train_job(workdir, cluster_of(2), tsv, *stream_flags, "--train_steps=10")
-    assert job.end() == [0, 0], job.everything
+    workdir = Path(shutil.copytree(streamed, tmp_path / "run"))
+    files = CheckpointFiles(workdir / "checkpoints")
+    files.record([5, 10])
+    files.remove(15)
     path = workdir / "checkpoints/step-10.worker-1.data-00000-of-00001"
     os.truncate(path, path.stat().st_size // 2)
     job = train_job(workdir, cluster_of(2), tsv, *stream_flags, "--train_steps=15")

@@ -24,6 +24,7 @@ PREDICT = "/v1/models/ende:predict"
 GOOD = {"signature_name": "nbest", "instances": ["The old house."]}
 SECRET = "Geheimsatz"  # a part of every sentence that is sent; it must not be logged
 BOUND = 30  # seconds for an answer
+COUNT = 3_000  # requests
 
 
 class Server(served.Server):
@@ -316,9 +317,9 @@ def quiet(maximum):
 
 
 def test_no_request_harms_the_server(server):
-    expected, early, number, count = server.predict(GOOD), None, 0, 3_000
+    expected, early, number = server.predict(GOOD), None, 0
 
-    @quiet(count)
+    @quiet(COUNT)
     @given(well_formed | others)
     def send(sent):
         nonlocal early, number
@@ -326,7 +327,7 @@ def test_no_request_harms_the_server(server):
         number += 1
         if number % 100 == 0:
             assert server.predict(GOOD) == expected
-        if number == count // 10:
+        if number == COUNT // 10:
             early = server.usage()
 
     send()
@@ -335,7 +336,7 @@ def test_no_request_harms_the_server(server):
     until = time.monotonic() + BOUND
     while (late := server.usage())["files"] > early["files"] + 3 and time.monotonic() < until:
         time.sleep(0.1)  # connections are still being closed
-    assert number >= count
+    assert number >= COUNT
     assert late["files"] <= early["files"] + 3, (early, late)
     assert late["threads"] <= early["threads"] + 3, (early, late)
     assert late["memory"] <= early["memory"] + 30, (early, late)

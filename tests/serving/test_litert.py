@@ -350,7 +350,7 @@ def test_the_weights_are_in_memory_once(vocabulary, tmp_path):
         size = 32_000
         producible = np.pad(vocabulary.producible, (0, size - vocabulary.size))
 
-    model = Transformer(Model(embedding_rows=Large.size))
+    model = Transformer(Model(num_layers=2, embedding_rows=Large.size))
     content = litert.convert(model, Large(), Decode(), "int8")
     directory = written(tmp_path / "1", content, vocabulary, Decode())
     shutil.copy(litert_translator.__file__, directory / "translator.py")

@@ -39,7 +39,8 @@ def traced(model, call_layer=None):
 def test_vectors_gradients_and_random_states_are_those_of_layers_called_alone(dtype):
     """In two steps: the second draws other numbers."""
     model, twin = made(dtype=dtype, dropout=0.5), made(dtype=dtype, dropout=0.5)
-    steps = traced(model, LayerFunctions()), traced(twin)
+    functions = LayerFunctions()
+    steps = traced(model, functions), traced(twin)
     # bfloat16 keeps 8 bits, and a fused operation rounds at other places.
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == "float32" else {"rtol": 0.1, "atol": 1}
     seen = []
@@ -52,6 +53,7 @@ def test_vectors_gradients_and_random_states_are_those_of_layers_called_alone(dt
             np.testing.assert_array_equal(state.numpy(), other.numpy())
         seen.append(vectors.numpy())
     assert not np.array_equal(*seen)
+    assert len(functions._functions) == 2  # the encoder's layers share one, the decoder's the other
 
 
 @pytest.mark.slow
