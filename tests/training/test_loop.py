@@ -369,7 +369,6 @@ def test_nothing_is_saved_where_the_work_directory_has_vanished(data, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.slow
 def test_batches_are_asked_for_with_the_update_at_which_their_epoch_began(
     data, epoch, tmp_path, monkeypatch
 ):

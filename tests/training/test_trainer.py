@@ -196,7 +196,7 @@ def test_norm_is_that_of_the_gradient(tiny, first_update):
     assert norm == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-3)
 
 
-@pytest.mark.parametrize("share", [0.25, pytest.param(4.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.25, 4.0])
 def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, first_update, share):
     """The step returns the norm from before that."""
     model = tiny(dropout=0.0)
