@@ -359,9 +359,12 @@ def test_a_failure_reaches_the_requests_it_concerns_and_no_other():
     asyncio.run(main())
 
 
-def test_those_that_failed_together_are_tried_again_alone_and_in_their_places():
+@pytest.mark.parametrize(("error", "tries"), [(WorkerDied("dead"), 2), (RuntimeError("bad"), 1)])
+def test_those_that_failed_together_are_tried_again_alone_and_in_their_places(error, tries):
+    """The bad one is tried alone until it is to blame: after one failure of the engine."""
+
     async def main():
-        batches, run = failing_at(WorkerDied("dead"), "bad")
+        batches, run = failing_at(error, "bad")
         queue = Batcher([run], 3, 0, 100, Metrics())
         tasks = [
             asyncio.create_task(queue.submit("serving_default", [row]))
@@ -369,9 +372,9 @@ def test_those_that_failed_together_are_tried_again_alone_and_in_their_places():
         ]
         good, bad, *others = await asyncio.gather(*tasks, return_exceptions=True)
         assert [good, *others] == [["good"], ["well"], ["late"], ["last"]]
-        assert isinstance(bad, WorkerDied)
+        assert bad is error
         assert sorted(batches[0]) == ["bad", "good", "well"]
-        assert batches[1:] == [["good"], ["bad"], ["bad"], ["well"], ["late", "last"]]
+        assert batches[1:] == [["good"], *[["bad"]] * tries, ["well"], ["late", "last"]]
         await queue.close()
 
     asyncio.run(main())
