@@ -739,6 +739,9 @@ def test_altered_text_is_the_same_in_another_process(text, tmp_path):
     )
     assert Child(tmp_path / "whole", *flags).end() == 0
     assert Child(tmp_path / "stopped", *flags, "--train_steps=20").end() == 0
+    ended = tf.train.load_checkpoint(str(tmp_path / "stopped" / "checkpoints"))
+    (position,) = (name for name in ended.get_variable_to_shape_map() if "position/" in name)
+    assert ended.get_tensor(position).tolist() == [0, 20]  # epoch 0 is longer
     assert Child(tmp_path / "stopped", "--train_steps=100").end() == 0
     readers = [
         tf.train.load_checkpoint(str(tmp_path / name / "checkpoints" / "step-100"))
