@@ -176,7 +176,7 @@ def _in_batches(pairs: np.ndarray, most: int) -> np.ndarray:
 def small_batches(
     split: EncodedSplit, tokens_per_batch: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield every pair of a split once, longest first, for scoring on one device.
+    """Yield every pair of a split once, longest first, for scoring.
 
     A training batch has at least 9 rows; these have one if `tokens_per_batch` holds no more, so
     that memory is bounded by the longest pair.

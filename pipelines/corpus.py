@@ -133,8 +133,10 @@ class Corpus:
     @property
     def _described(self) -> Description:
         """Return what corpus.json says of vocabulary and training split, beside the text."""
-        given = self._given and self._given.fingerprint
-        return dict(self.settings) | {"given_vocabulary": given}
+        settings = dict(self.settings)
+        if self._given:
+            settings.pop("vocabulary_size", None)  # without effect
+        return settings | {"given_vocabulary": self._given and self._given.fingerprint}
 
     def prepare_train(self, beam_options: list[str] | None = None) -> str:
         """Encode the shards of the training split that are missing or damaged.
@@ -338,6 +340,8 @@ class Corpus:
         (self.workdir / _DESCRIPTION).unlink(missing_ok=True)
         for split in self.workdir.glob("prepared/train-*"):
             split.unlink() if split.is_symlink() else shutil.rmtree(split)
+        for links in self.workdir.glob("prepared/links-train-*"):
+            links.unlink()
         if vocabulary:
             collections.deque(sentences(), maxlen=0)
         else:

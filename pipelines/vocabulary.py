@@ -217,12 +217,12 @@ class Vocabulary:
             model = regular_file.read(path, _MOST_BYTES)
         except OSError as error:
             raise BadInput(
-                f"--vocabulary={place}: {path} cannot be read ({error.strerror or error}); wanted "
+                f"vocabulary of {place}: {path} cannot be read ({error.strerror or error}); wanted "
                 "a model file of sentencepiece, or the work directory of a run"
             ) from None
         if reason := _misfit(model):
             raise BadInput(
-                f"--vocabulary={place}: {reason}; wanted the vocabulary of a run, or a model from "
+                f"vocabulary of {place}: {reason}; wanted the vocabulary of a run, or a model from "
                 "spm_train --model_type=bpe --byte_fallback=true --pad_id=0 --eos_id=1 --unk_id=2 "
                 "--bos_id=-1"
             )

@@ -81,7 +81,8 @@ def train(
 def _no_memory(error: Exception) -> BadInput:
     return BadInput(
         f"too little memory on a device ({first_line(error)}); the same command with "
-        "--max_tokens_per_replica=auto resumes, and computes steps in micro-batches that fit"
+        "--max_tokens_per_replica=auto, or a number of tokens that is small enough, resumes in "
+        "micro-batches that fit"
     )
 
 

@@ -13,8 +13,11 @@ from t2t_repro.config import Config
 VARIANT = "low_resource"
 MOST_WORDS = 1_000_000
 # LibreOffice's help has up to 13 million. `AuxiliaryTasks` takes 100 million combinations of
-# pieces, and a word has 1.6 pieces or fewer on average.
-MOST_COMBINATIONS = 40_000_000
+# pieces, and a word has 2 pieces or fewer on average (1.6 or fewer in the texts tried).
+MOST_COMBINATIONS = 20_000_000
+# A side with fewer words than this share of the other's has no spaces between words: its "words"
+# would be aligned as whole sentences.
+LEAST_SHARE = 0.25
 
 
 def fit(config: Config, pairs: Iterable[Mapping[str, str]], given: Mapping[str, Any]) -> Config:
@@ -28,24 +31,25 @@ def fit(config: Config, pairs: Iterable[Mapping[str, str]], given: Mapping[str, 
     Raises:
         BadInput: the text is not small.
     """
-    words, characters, combinations = count(pairs)
+    words, fewer, characters, combinations = count(pairs)
     if words > MOST_WORDS:
         raise BadInput(
             f"--variant={VARIANT}: wanted a training text of at most {MOST_WORDS:,} words, got "
             f"{words:,}; leave the variant out, and choose sizes as "
             f"configs/{config.problem}.yaml says"
         )
-    suited = sizes(words, characters, combinations, given.get("train_steps"))
+    can_align = combinations <= MOST_COMBINATIONS and fewer >= LEAST_SHARE * words
+    suited = sizes(words, characters, can_align, given.get("train_steps"))
     fitted = {name: value for name, value in suited.items() if name not in given}
     shown = ", ".join(f"{name} {value}" for name, value in fitted.items())
     print(f"{VARIANT}: {words:,} words to train on; {shown}", file=sys.stderr)
     return configs.override(config, fitted)
 
 
-def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int, int]:
-    """Return words, different characters, and the combinations of words that may be aligned.
+def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int, int, int]:
+    """Return the words of both sides, different characters, and combinations of words.
 
-    Words are those of the side that has more; the other may be of a script without spaces, and of
+    The side that has more words comes first; the other may be of a script without spaces, and of
     thousands of characters. A combination is a source word and a target word of one pair.
     """
     source = target = combinations = 0
@@ -54,18 +58,18 @@ def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int, int]:
         s, t = len(pair["source"].split()), len(pair["target"].split())
         source, target, combinations = source + s, target + t, combinations + s * t
         characters.update(pair["source"], pair["target"])
-    return max(source, target), len(characters), combinations
+    return max(source, target), min(source, target), len(characters), combinations
 
 
 def sizes(
-    words: int, characters: int, combinations: int, train_steps: int | None = None
+    words: int, characters: int, can_align: bool, train_steps: int | None = None
 ) -> dict[str, Any]:
     """Return the settings that depend on the training text.
 
     Args:
         words: The number of words.
         characters: The number of different characters, each of which may need a piece.
-        combinations: The number of pairs of words to align for the auxiliary tasks.
+        can_align: Whether words can be aligned for the auxiliary tasks.
         train_steps: The number of updates; None chooses it, too.
     """
     least = SPECIAL_PIECES + round(1.25 * characters)  # a quarter for what is longer
@@ -76,5 +80,5 @@ def sizes(
         "vocabulary_size": max(min(max(100 * round(words / 4_000), 1_000), 8_000), least),
         "train_steps": steps,
         # The tasks gained BLEU on Multi30k in 13,000 updates, and lost some in 4,000.
-        "auxiliary_tasks": steps >= 8_000 and combinations <= MOST_COMBINATIONS,
+        "auxiliary_tasks": steps >= 8_000 and can_align,
     }

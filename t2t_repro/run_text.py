@@ -77,7 +77,7 @@ def with_length_ratio(config: Config, corpus: Corpus) -> Config:
         ratio = float(target / source)
     else:
         ratio = corpus.length_ratio()
-    return configs.override(config, {"length_ratio": round(ratio, 3)})
+    return configs.override(config, {"length_ratio": round(min(max(ratio, 0.01), 100), 3)})
 
 
 def training_batches(

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--score",
         action="store_true",
-        help="write score<TAB>translation: log-probability over length penalty",
+        help="write score<TAB>translation: log-probability and length reward over length penalty",
     )
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"

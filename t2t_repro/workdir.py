@@ -104,7 +104,7 @@ class Workdir:
 
         Raises:
             BadInput: a name or value is unknown, the directory holds a run of another problem or
-                with other settings, or it cannot be written to.
+                with other settings or another training text, or it cannot be written to.
         """
         self._check_writable()
         if not self.holds_run:
@@ -121,7 +121,10 @@ class Workdir:
                 f"{problem or saved.problem}, variant {variant or saved.variant}; use another "
                 "--workdir"
             )
-        return self._override(saved, overrides)
+        wanted = self._override(saved, overrides)
+        for split in ("dev", "test"):
+            self._check_held_out(split, saved, wanted)
+        return wanted
 
     def save_config(self, config: Config) -> None:
         """Write config.yaml; from then on the directory holds a run and its vocabulary is final."""
@@ -158,6 +161,17 @@ class Workdir:
                 "flags out to resume it, or use another --workdir"
             )
         return config
+
+    def _check_held_out(self, split: str, saved: Config, wanted: Config) -> None:
+        """Raise BadInput if pairs that were held out of the training text would be trained on."""
+        name = f"{split}_source_files"
+        has_files, had_files = (bool(getattr(config.data, name)) for config in (wanted, saved))
+        if saved.data.held_out_share and has_files != had_files:
+            raise BadInput(
+                f"--{name}: the {split} text of the run in {self.path} is held out of its training "
+                "text, which cannot change; leave the flag out, or use another --workdir "
+                f"(`evaluate` scores the run on other {split} files)"
+            )
 
     def _check_writable(self) -> None:
         try:

@@ -19,11 +19,12 @@ OF_MULTI30K = {"tokenized", "data_dir", "target_language"}
 
 def pairs(words, times=1):
     """Return pairs that have as many words on the longer side, the source."""
-    return [{"source": "ein " * words, "target": "wort"}] * times
+    return [{"source": "ein " * words, "target": "wort " * (words // 4 + 1)}] * times
 
 
 def fitted(words, **given):
-    return config.flat(low_resource.fit(resolved(given), pairs(words), given))
+    text = pairs(100, times=words // 100)
+    return config.flat(low_resource.fit(resolved(given), text, given))
 
 
 def resolved(given=()):
@@ -46,7 +47,7 @@ def test_as_many_words_as_multi30k_get_its_sizes():
 
 def test_fewer_words_get_fewer_pieces_and_updates():
     sizes = [
-        low_resource.sizes(words, 100, 0) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
+        low_resource.sizes(words, 100, True) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
     ]
     for name in sizes[0]:
         values = [size[name] for size in sizes]
@@ -66,7 +67,7 @@ def test_words_are_those_of_the_side_that_has_more():
         {"source": "", "target": "a b c"},
     ]
     different = len(set("two words\u4e24\u4e2a\u8bcda b c"))
-    assert low_resource.count(text) == (4, different, 2 * 1 + 0 * 3)
+    assert low_resource.count(text) == (4, 2, different, 2 * 1 + 0 * 3)
 
 
 def test_auxiliary_tasks_are_left_out_where_their_words_cannot_be_aligned(tmp_path):
@@ -80,14 +81,21 @@ def test_auxiliary_tasks_are_left_out_where_their_words_cannot_be_aligned(tmp_pa
         AuxiliaryTasks(None, split, 256, 0, tmp_path)
 
 
+def test_auxiliary_tasks_are_left_out_for_a_script_without_spaces():
+    text = [{"source": "word " * 25, "target": "\u4e24\u4e2a\u8bcd" * 9}] * 14_000
+    assert not low_resource.fit(resolved(), text, {}).train.auxiliary_tasks
+    spaced = [pair | {"target": "w " * 9} for pair in text]
+    assert low_resource.fit(resolved(), spaced, {}).train.auxiliary_tasks
+
+
 def test_a_script_of_thousands_of_characters_gets_a_vocabulary_that_can_be_learnt():
     """As Chinese: 3,000 characters, and 97,000 words."""
     symbols = [chr(0x4E00 + number) for number in range(3_000)]
     lines = ["".join(symbols[start::97]) for start in range(97)] * 40
     text = [{"source": "word " * 25, "target": line} for line in lines]
-    words, characters, _ = low_resource.count(text)
+    words, _, characters, _ = low_resource.count(text)
     assert (words, characters) == (97_000, 3_005)
-    size = low_resource.sizes(words, characters, 0)["vocabulary_size"]
+    size = low_resource.sizes(words, characters, True)["vocabulary_size"]
     with pytest.raises(BadInput, match="need at least"):
         Vocabulary.learn((text for pair in text for text in pair.values()), words // 40)
     learnt = Vocabulary.learn((text for pair in text for text in pair.values()), size)

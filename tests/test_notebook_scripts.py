@@ -227,3 +227,6 @@ def test_seeds_are_compared_by_captions(tmp_path):
     for row, one, other in zip(printed.splitlines(), expected["a"], expected["b"], strict=True):
         assert row.split()[1:3] == [one, f"{other},"]
         assert row.endswith("p 0.0000")
+    reference_file.write_text("\n".join([*reference, "one more"]), encoding="utf-8")
+    with pytest.raises(subprocess.CalledProcessError):
+        script("compare_seeds.py", reference_file, *seeds)

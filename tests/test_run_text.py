@@ -1,8 +1,9 @@
-"""How long a run expects outputs to be, for its length reward."""
+"""A run's text: the length that it expects of outputs, and the pairs that it holds out."""
 
 import numpy as np
 import pytest
 
+from pipelines.errors import BadInput
 from t2t_repro import config as configs
 from t2t_repro import run_text
 from t2t_repro.workdir import Workdir
@@ -31,6 +32,30 @@ def test_the_expected_length_is_that_of_the_training_text(tmp_path, text, stream
     assert measured.decode.length_ratio == pytest.approx(target / source, abs=5e-4)
     assert measured.decode.length_ratio > 1.5
     assert configs.override(measured, {"length_ratio": None}) == config
+
+
+@pytest.mark.parametrize(("measured", "expected"), [(0.0093, 0.01), (480.0, 100), (0.5, 0.5)])
+def test_a_ratio_beyond_the_bounds_of_the_setting_is_the_nearest_one(measured, expected):
+    class Text:
+        def length_ratio(self):
+            return measured
+
+    config = run_text.with_length_ratio(configs.resolve("parallel_text"), Text())
+    assert config.decode.length_ratio == expected
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_resumed_run_does_not_train_on_pairs_that_were_held_out(tmp_path, text, split):
+    workdir = Workdir(tmp_path / "run")
+    workdir.save_config(workdir.config_to_train("parallel_text", None, text))
+    files = {f"{split}_{name}": files for name, files in text.items()}
+    with pytest.raises(BadInput, match=f"--{split}_source_files: the {split} text of the run in"):
+        workdir.config_to_train(None, None, files)
+    assert workdir.config(files).data.held_out_share  # `evaluate`
+    own = Workdir(tmp_path / "own")
+    own.save_config(own.config_to_train("parallel_text", None, text | files))
+    moved = {name: [f"{file}.moved" for file in given] for name, given in files.items()}
+    own.config_to_train(None, None, moved)
 
 
 @pytest.mark.parametrize("given", [0.5, 2])

@@ -14,7 +14,12 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS
 from t2t_repro import cli, config, translate
-from t2t_repro.decoding.translator import Line, _batches_by_length, nbest_lines, translate_lines
+from t2t_repro.decoding.translator import (
+    Line,
+    beams,
+    nbest_lines,
+    translate_lines,
+)
 from t2t_repro.serving import saved_model
 from t2t_repro.workdir import Workdir
 
@@ -153,12 +158,21 @@ def test_order_is_kept_and_lengths_are_sorted_within_a_window():
     assert max(full[:12]) < 25  # lengths go to 100; a batch has 64 of 300 lines
 
 
-def test_batches_are_bounded_in_lines_and_bytes():
-    batches = list(_batches_by_length(["é" * 50] * 1000 + ["x" * 10_000] * 3 + ["x" * 99_999]))
-    sizes = [len(batch) for batch in batches]
+@pytest.mark.parametrize("has_prefixes", [False, True])
+def test_batches_are_bounded_in_lines_and_in_bytes_or_pieces_of_prefixes(has_prefixes):
+    lines = ["é" * 50] * 1000 + ["x" * 10_000] * 3 + ["x" * 99_999]
+    rows = [("é", [5] * len(line), "more") for line in lines] if has_prefixes else zip(lines)
+    sizes = []
+
+    def watch(texts, *others):
+        sizes.append(len(texts))
+        beam = tf.constant([["a", "b"]] * len(texts))
+        return {"translations": beam, "scores": tf.zeros(beam.shape), "cut": beam[:, 0] == "b"}
+
+    assert len(list(beams(watch, rows, window=2000))) == 1004
     assert sizes[:4] == [1, 1, 1, 1]
     assert set(sizes[4:-1]) == {64}
-    assert sorted(index for batch in batches for index in batch) == list(range(1004))
+    assert sum(sizes) == 1004
 
 
 @pytest.mark.parametrize("lines_of", [translate_lines, nbest_lines])

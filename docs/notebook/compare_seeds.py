@@ -5,8 +5,8 @@
 REFERENCE has tokenised lines, and the other files a seed's translations of the same source. Paired
 bootstrap resampling (Koehn 2004): each of 10,000 samples draws lines, with the translations of all
 seeds. Printed are the score of each system over all seeds' lines, the difference with its 95 %
-interval, and p, the share of samples whose difference lies as far from the mean of all samples as 0
-does. What other seeds would do is not in it.
+interval, and p, the share of samples whose difference lies at least as far from the mean of all
+samples as the difference itself does from 0. What other seeds would do is not in it.
 """
 
 import argparse
@@ -42,6 +42,9 @@ def score(name: str, counts: np.ndarray) -> np.ndarray:
 def main(reference: Path, first: list[Path], second: list[Path]) -> None:
     """Print a row for each metric."""
     wanted = _lines(reference)
+    for file in (*first, *second):
+        if len(_lines(file)) != len(wanted):
+            raise SystemExit(f"{file}: not as many lines as {reference}")
     random = np.random.default_rng(12345)
     drawn = random.multinomial(len(wanted), [1 / len(wanted)] * len(wanted), SAMPLES).astype(float)
     for name in METRICS:

@@ -10,7 +10,7 @@ import random
 import re
 import sys
 
-LONG_WORD = re.compile(r"\w{4,}")
+LONG_WORD = re.compile(r"(?<!&)[^\W\d_]{4,}")  # not Moses's &apos; and &quot;
 
 
 def misspelt(sentence: str, draw: random.Random) -> str:

@@ -15,7 +15,7 @@ from pipelines.augmentation.blocks import in_blocks
 from pipelines.shards import EncodedSplit, as_shard
 from pipelines.vocabulary import Vocabulary
 
-_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+_LONG_WORD = re.compile(r"(?<!&)[^\W\d_]{4,}")  # not Moses's &apos; and &quot;
 
 
 @dataclasses.dataclass(frozen=True)

@@ -77,6 +77,8 @@ def _check_plain(path: str | Path, beginning: bytes) -> None:
 def lines(path: str | Path) -> Iterator[str]:
     r"""Yield each line of a file without its "\n" or "\r\n"; an empty line is an empty string.
 
+    A byte order mark at the beginning is not part of the first line.
+
     Raises:
         BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8
             or has more than 16 MiB.
@@ -94,6 +96,8 @@ def _lines(path: str | Path, file: BinaryIO) -> Iterator[str]:
                 f"{path}, line {number}: longer than {_LONGEST_LINE:,} bytes; wanted one "
                 "sentence per line, each ended by a line feed: check that the file is text"
             )
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
     if number == 0:
         raise BadInput(f"{path}: empty file; wanted one sentence per line: fill it or leave it out")

@@ -96,7 +96,7 @@ class GuidedTranslator(Translator):
                 for number, (line, ids) in enumerate(pairs, start=1)
                 for sample in range(self._samples)
             )
-            found = beams(self._call, requests, window)
+            found = beams(self._call, requests, max(window, self._samples))
             while own := list(islice(found, self._samples)):
                 yield [translation for row in own for translation in row]
 

@@ -8,7 +8,7 @@ class Line(typing.NamedTuple):
     """A translation of one line."""
 
     translation: str  # the text, or the tree in brackets
-    score: float  # log-probability over length penalty
+    score: float  # log-probability and length reward over length penalty
     cut: bool  # whether the source was too long and lost its end
 
 

@@ -116,8 +116,9 @@ class Translator(IdsTranslator):
         """Translate strings [b].
 
         Returns:
-            `translation` string [b], `score` float32 [b] (log-probability over length penalty), and
-            `cut` bool [b]: the source had more than `max_source_length` pieces and lost its end.
+            `translation` string [b], `score` float32 [b] (log-probability and length reward over
+            length penalty), and `cut` bool [b]: the source had more than `max_source_length` pieces
+            and lost its end.
             A text of white space alone translates to the empty string, with score 0.
         """
         source, empty, cut = self._encode(text, self.max_source_length)
@@ -273,24 +274,29 @@ def by_line(
 
     Args:
         function: Called with a batch's columns, each a list.
-        rows: A line of text, and whatever else belongs to it.
+        rows: A line of text, the ids of a prefix if there are any, and whatever else belongs to it.
         window: As for `translate_lines`.
         names: The outputs to yield.
     """
     iterator = iter(rows)
     while chunk := list(islice(iterator, window)):
         results: dict[int, tuple[typing.Any, ...]] = {}
-        for batch in _batches_by_length([row[0] for row in chunk]):
+        for batch in _batches_by_length(list(map(_length, chunk))):
             outputs = function(*map(list, zip(*(chunk[index] for index in batch), strict=True)))
             columns = (outputs[name].numpy() for name in names)
             results.update(zip(batch, zip(*columns, strict=True), strict=True))
         yield from (results[index] for index in range(len(chunk)))
 
 
-def _batches_by_length(lines: list[str]) -> Iterator[list[int]]:
-    """Yield indices of lines in batches, longest first: the first batch needs the most memory."""
-    lengths = [len(line.encode(errors="replace")) for line in lines]
-    order = sorted(range(len(lines)), key=lambda index: -lengths[index])
+def _length(row: tuple[typing.Any, ...]) -> int:
+    """Return the bytes of a row's line, or the pieces of its prefix if there are more of them."""
+    line, *others = row
+    return max([len(line.encode(errors="replace")), *map(len, others[:1])])
+
+
+def _batches_by_length(lengths: list[int]) -> Iterator[list[int]]:
+    """Yield indices of rows in batches, longest first: the first batch needs the most memory."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     while order:
         count = min(_BATCH_LINES, max(1, _BATCH_BYTES // max(1, lengths[order[0]])))
         yield order[:count]

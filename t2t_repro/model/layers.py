@@ -152,7 +152,7 @@ class SharedEmbedding(keras.layers.Layer):
         return ops.cast(vectors * ops.cast(factor, vectors.dtype), self.compute_dtype)
 
     def logits(self, x):
-        """Map x [..., d] to [..., v] in float32, which softmax and loss need in any precision."""
+        """Map x [..., d] to float32 [..., v]; the product is in the type of x."""
         matrix = ops.cast(self.matrix, x.dtype)
         return ops.cast(ops.matmul(x, ops.transpose(matrix)), "float32")
 

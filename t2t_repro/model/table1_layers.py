@@ -35,6 +35,9 @@ class RestrictedSelfAttention(MultiHeadAttention):
         r: number of positions that each position sees, itself included.
         **attention: arguments of `MultiHeadAttention`.
 
+    Raises:
+        ValueError: r is less than 1.
+
     Examples:
         >>> layer = RestrictedSelfAttention(r=4, d_model=8, num_heads=2, d_k=4, d_v=4)
         >>> x, is_token = keras.random.normal((1, 50, 8)), np.ones((1, 1, 1, 50), bool)
@@ -44,6 +47,8 @@ class RestrictedSelfAttention(MultiHeadAttention):
 
     def __init__(self, r, **attention):
         super().__init__(**attention)
+        if r < 1:
+            raise ValueError(f"r: wanted at least 1, got {r}")
         self.r, self.block = r, max(r // 2, _LEAST_BLOCK)
 
     def get_config(self):

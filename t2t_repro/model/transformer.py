@@ -263,7 +263,7 @@ class Transformer(keras.Model):
             Checkpoints of a run need the default.
 
     Raises:
-        ValueError: neither `rows` nor `config.embedding_rows` is given.
+        ValueError: neither `rows` nor `config.embedding_rows` is given, or d_model is odd.
 
     Examples:
         >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
@@ -286,7 +286,10 @@ class Transformer(keras.Model):
         rows = rows or config.embedding_rows
         if rows is None:
             raise ValueError("rows: wanted a number, because config.embedding_rows is None")
+        if config.d_model % 2:  # half of a position's vector are sines, half are cosines
+            raise ValueError(f"config.d_model: wanted an even number, got {config.d_model}")
         self.config, self.rows = config, rows
+        self._has_own_self_attention = self_attention is not None
         self.embedding = SharedEmbedding(self.rows, config.d_model, dtype=dtype, name="embedding")
         self.source_positions = self._positions("source_positions")
         self.target_positions = self._positions("target_positions")
@@ -581,7 +584,7 @@ class Transformer(keras.Model):
 
     def get_config(self):
         """Return the constructor's arguments, for Keras's serialisation."""
-        other = None if self.has_attention_weights else self.encoder[0].self_attention
+        other = self.encoder[0].self_attention if self._has_own_self_attention else None
         return super().get_config() | {
             "config": dataclasses.asdict(self.config),
             "rows": self.rows,

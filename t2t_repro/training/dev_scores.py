@@ -10,11 +10,11 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 from tqdm import tqdm
 
-from pipelines.batching import Batching
+from pipelines.batching import small_batches
 from pipelines.errors import BadInput, first_line
 from pipelines.shards import EncodedSplit
 from t2t_repro import config as configs
-from t2t_repro.config import Config, Data
+from t2t_repro.config import Config
 from t2t_repro.decoding.translator import Translator, translate_lines
 from t2t_repro.distributed.cluster import Cluster
 from t2t_repro.paper.attention_figure import attention_figure
@@ -111,7 +111,7 @@ class DevScores:
             BadInput: the memory is too little to translate.
         """
         self._is_unwritable = False  # a checkpoint was just saved: there is room again
-        batches = _each_pair_once(self.dev, self.config.data)
+        batches = small_batches(self.dev, self.config.data.tokens_per_batch)
         scores = {"perplexity": self.perplexity.of(batches)}
         if not self.is_chief:
             return scores  # the next step waits for the chief
@@ -189,18 +189,6 @@ def score_pairs(
     sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
     hypotheses = [line.translation for line in translate_lines(translator, sources)]
     return problem.score(hypotheses, references, config, sources), hypotheses
-
-
-def _each_pair_once(split: EncodedSplit, data: Data) -> tf.data.Dataset:
-    """Return every pair of a split once, in batches of `tokens_per_batch`."""
-    batching = Batching(
-        split,
-        tokens_per_batch=data.tokens_per_batch,
-        max_shapes=data.max_shapes,
-        count_padding=data.count_padding,
-        seed=0,
-    )
-    return batching.batches(epoch=0)
 
 
 def _settings_text(config: Config) -> str:

@@ -206,7 +206,8 @@ class Loop:
             return self.trainer.step(source, target)
         with profile.of_step(number):
             numbers = self.trainer.step(source, target)
-            numbers.numpy()  # waits: the profile would otherwise end before the step
+            if profile.is_on:
+                numbers.numpy()  # waits: the profile would otherwise end before the step
             return numbers
 
     def _save(self, step: int, stopped: bool) -> None:

@@ -5,12 +5,15 @@ Each step is tried in a process of its own, so a step that does not fit ends onl
 
 import contextlib
 import dataclasses
+import math
 import multiprocessing
 import os
 import re
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+
+import numpy as np
 
 from pipelines.buckets import WORST_ROWS
 from pipelines.errors import BadInput
@@ -31,8 +34,9 @@ def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> 
     """Return into how many micro-batches each replica divides its share, at least `accumulate`.
 
     With `max_tokens_per_replica` at `auto`, 1, 2, 4, ... times as many are tried on one device. The
-    tried batch is the worst case: sentences of `max_length`, where attention weights count most.
-    Padding that `count_padding` leaves uncounted comes on top of it, in either case.
+    tried batch is the worst case: sentences of `max_length`, where attention weights count most. A
+    number is kept by sentences of any length, but for a single one that is longer. Padding that
+    `count_padding` leaves uncounted comes on top of it, in either case.
 
     Args:
         config: The run's configuration.
@@ -49,14 +53,19 @@ def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> 
     if train.max_tokens_per_replica is None:
         return count
     if limit := train.max_tokens_per_replica:  # AUTO is 0
-        return max(count, -(-share // limit), -(-longest // max(1, limit // data.max_length)))
+        lengths = np.arange(1, data.max_length + 1)
+        most = np.maximum(longest, -(-(data.tokens_per_batch // lengths) // replicas))  # rows
+        return max(count, int((-(-most // np.maximum(1, limit // lengths))).max()))
     rows = config.model.embedding_rows or vocabulary_size
     length = data.max_length
     while True:
-        pairs = max(-(-longest // count), round(_MARGIN * share / count / length))
+        pairs = max(-(-longest // count), math.ceil(_MARGIN * share / count / length))
+        # The gradients of the first micro-batch are kept while the others are computed.
+        parts = min(count, 2)
+        tried = dataclasses.replace(train, accumulate=parts)
         # The second step has sentences of another length, when memory is already fragmented.
-        shapes = (pairs, length, length), (2 * pairs, length // 2, length // 2)
-        if try_step(config.model, rows, train, *shapes) is not None:
+        shapes = (parts * pairs, length, length), (2 * parts * pairs, length // 2, length // 2)
+        if try_step(config.model, rows, tried, *shapes) is not None:
             return count
         if pairs == 1:
             raise BadInput(
@@ -75,7 +84,7 @@ def try_step(model: Model, rows: int, train: Train, *shapes: Shape) -> int | Non
     Args:
         model: The model's settings.
         rows: Rows of the shared matrix.
-        train: Gives the precision, and whether the step is compiled.
+        train: Gives the precision, the micro-batches, and whether the step is compiled.
         shapes: Shapes of the batches, one step each.
     """
     context = multiprocessing.get_context("spawn")  # TensorFlow's threads do not survive a fork
@@ -89,9 +98,9 @@ def try_step(model: Model, rows: int, train: Train, *shapes: Shape) -> int | Non
 def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
     """Predict the bytes that `try_step` measures, by arithmetic.
 
-    The peak is at the beginning of the backward pass. Memory then holds the weights and Adam's two
-    moments, the arrays that the forward pass keeps, and two arrays over the vocabulary: the softmax
-    and the gradient of the logits (with bfloat16 the gradient in both widths). For each layer and
+    The peak is at the end of the forward pass. Memory then holds the weights and Adam's two
+    moments, the arrays that the forward pass keeps, and two arrays over the vocabulary: the logits
+    and their softmax (in bfloat16 where a softmax in it is exact, see `softmax_is_exact`). For each layer and
     position the forward pass keeps the queries, keys, values and heads of attentions; the hidden
     layer of the feed-forward; and for each add and norm the dropout mask at one byte per element,
     the sum, its scale factors, and the output. For each pair of positions that attention compares
@@ -109,7 +118,7 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
     decoder = 2 * heads + add_norm + heads + add_norm + feed_forward
     weights = (source**2 + target**2 + target * source) * model.num_heads * both
     layers = model.num_layers * (source * encoder + target * decoder + weights)
-    vocabulary = target * rows * (4 + both)
+    vocabulary = target * rows * 2 * width
     return 3 * 4 * sum(matrix_weights(model, rows)) + pairs * (layers + vocabulary)
 
 
@@ -135,7 +144,7 @@ def _steps(model: Model, rows: int, train: Train, *shapes: Shape) -> int | None:
         with strategy.scope():
             transformer = Transformer(model, rows, train.precision)
         freeze(transformer, train.freeze)
-        trainer = Trainer(transformer, dataclasses.replace(train, accumulate=1), strategy)
+        trainer = Trainer(transformer, train, strategy)
         for pairs, *lengths in shapes:
             trainer.step(*(tf.fill((pairs, length), rows - 1) for length in lengths)).numpy()
     except (tf.errors.ResourceExhaustedError, MemoryError):

@@ -108,6 +108,15 @@ def test_saved_model_keeps_its_layer_type_and_its_name(build, tmp_path):
     np.testing.assert_array_equal(array(other(SOURCE, TARGET)), array(model(SOURCE, TARGET)))
 
 
+def test_saved_model_keeps_full_self_attention_of_the_users(build, tmp_path):
+    other_heads = MultiHeadAttention(12, num_heads=5, d_k=3, d_v=4, dropout=0.25)
+    model = Transformer(build().config, self_attention=other_heads)
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    assert other.encoder[0].self_attention.get_config()["num_heads"] == 5
+    np.testing.assert_array_equal(array(other(SOURCE, TARGET)), array(model(SOURCE, TARGET)))
+
+
 def test_summary_names_every_layer_with_its_parameters(build):
     lines = []
     build().summary(print_fn=lines.append)

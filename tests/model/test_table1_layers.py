@@ -46,6 +46,11 @@ def mask_of(lengths, n):
     return (np.arange(n) < np.array(lengths)[:, None])[:, None, None, :]
 
 
+def test_a_neighbourhood_of_no_position_is_refused():
+    with pytest.raises(ValueError, match="r: wanted at least 1, got 0"):
+        RestrictedSelfAttention(0, **ATTENTION)
+
+
 # The contract
 
 

@@ -39,7 +39,7 @@ PARAMETERS = {
     "base": BASE, "A1": BASE, "A2": BASE, "A3": BASE, "A4": BASE, "B1": 58_018_304,
     "B2": 60_382_208, "C1": 35_684_352, "C2": 50_397_184, "C3": 79_822_848, "C4": 27_848_704,
     "C5": 167_944_192, "C6": 52_514_816, "C7": 90_300_416, "D1": BASE, "D2": BASE, "D3": BASE,
-    "D4": BASE, "E": BASE + 2 * 1024 * 512, "big": 218_300_416,
+    "D4": BASE, "E": BASE + 2 * 256 * 512, "big": 218_300_416,
 }  # fmt: skip
 
 
@@ -50,6 +50,11 @@ def test_trainable_parameters_of_table_3(row):
     count = sum(np.prod(variable.shape) for variable in model.trainable_variables)
     keras.utils.clear_session(free_memory=False)
     assert count == PARAMETERS[row]
+
+
+def test_an_odd_width_is_refused():
+    with pytest.raises(ValueError, match="d_model: wanted an even number, got 7"):
+        Transformer(Model(num_layers=1, d_model=7, d_ff=5, num_heads=1, d_k=3, d_v=3))
 
 
 def test_padding_changes_nothing(model):

@@ -221,12 +221,13 @@ def test_vocabulary_of_another_run(tmp_path, text, monkeypatch, file):
     second = corpus(tmp_path / "second", given, vocabulary_size=999)
     assert second.train().manifest["vocabulary"] == first.vocabulary.fingerprint
     begin(second)
+    corpus(tmp_path / "same", given, vocabulary_size=500).train()  # the size has no effect
     shutil.rmtree(tmp_path / "first")  # a run that has begun has its own copy
     assert len(corpus(tmp_path / "second", given, vocabulary_size=999).train()) > 40
 
     with pytest.raises(BadInput, match=r"given_vocabulary: None \(there [0-9a-f']+"):
         corpus(tmp_path / "third", text, vocabulary_size=999, prepared_dir=shared).train()
-    with pytest.raises(BadInput, match=r"--vocabulary=.* cannot be read \(No such file"):
+    with pytest.raises(BadInput, match=r"vocabulary of .* cannot be read \(No such file"):
         corpus(tmp_path / "fourth", given).train()
 
 

@@ -448,7 +448,7 @@ def test_a_foreign_model_fits_or_is_refused_with_the_reason(tmp_path, changes, r
         for text in [*ODD, *GERMAN]:
             assert vocabulary.encode_flat([text])[0].tolist() == vocabulary.encode([text])[0]
     else:
-        with pytest.raises(BadInput, match=rf"--vocabulary=.*{reason}.*; wanted .*--bos_id=-1"):
+        with pytest.raises(BadInput, match=rf"vocabulary of .*{reason}.*; wanted .*--bos_id=-1"):
             Vocabulary.given(path)
 
 

@@ -30,9 +30,14 @@ def test_a_limit_gives_the_least_parts_that_keep_to_it():
     assert (
         memory_fit.count_micro_batches(tokens_per_batch(25_000), replicas=1, vocabulary_size=0) == 1
     )
-    for limit, replicas, parts in [(25_000, 1, 1), (24_999, 1, 2), (5_000, 1, 5), (5_000, 2, 3)]:
+    for limit, replicas, parts in [(25_000, 1, 1), (24_999, 1, 2), (5_000, 1, 6), (5_000, 2, 3)]:
         limited = tokens_per_batch(25_000, max_tokens_per_replica=limit)
         assert memory_fit.count_micro_batches(limited, replicas, 0) == parts
+    for limit in (256, 270, 300, 800, 1_000, 7_000):
+        limited = tokens_per_batch(25_000, max_tokens_per_replica=limit)
+        parts = memory_fit.count_micro_batches(limited, 1, 0)
+        rows = {length: max(9, 25_000 // length) for length in range(1, 257)}
+        assert all(-(-most // parts) * length <= limit for length, most in rows.items())
     both = tokens_per_batch(25_000, max_tokens_per_replica=12_500, accumulate=4)
     assert memory_fit.count_micro_batches(both, 1, 0) == 4
 
@@ -43,7 +48,7 @@ def trials(monkeypatch, fits):
 
     def try_step(model, rows, train, *shapes):
         tried.append((rows, *shapes))
-        return 1 if shapes[0][0] * shapes[0][1] <= fits else None
+        return 1 if shapes[0][0] * shapes[0][1] <= fits * train.accumulate else None
 
     monkeypatch.setattr(memory_fit, "try_step", try_step)
     return tried
@@ -53,8 +58,9 @@ def test_auto_divides_until_the_worst_batch_fits(monkeypatch):
     tried = trials(monkeypatch, fits=8_000)
     auto = tokens_per_batch(25_000, max_tokens_per_replica="auto")
     assert memory_fit.count_micro_batches(auto, 1, 0) == 4
-    # 1.2 times 25,000, 12,500 and 6,250 tokens in sentences of 256 pieces, then of 128 pieces.
-    assert tried == [(40_960, (pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (117, 59, 29)]
+    # 1.2 times 25,000, then twice 12,500 and 6,250 tokens in sentences of 256, then of 128 pieces.
+    shapes = [((pairs, 256, 256), (2 * pairs, 128, 128)) for pairs in (118, 2 * 59, 2 * 30)]
+    assert tried == [(40_960, *each) for each in shapes]
     assert memory_fit.count_micro_batches(auto, 4, 0) == 1
 
 

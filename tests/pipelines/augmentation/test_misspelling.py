@@ -44,6 +44,11 @@ def test_only_words_of_four_letters_or_more_are_misspelt():
     assert misspelt(SENTENCE, 0, draw) == SENTENCE
 
 
+def test_entities_of_the_moses_tokeniser_stay():
+    text = "it &apos;s a &quot; & &amp; b"
+    assert misspelt(text, 1, random.Random(1)) == text
+
+
 def test_a_share_of_the_longer_words_is_misspelt_and_targets_stay(
     toy_split, toy_vocabulary, misspelling
 ):

@@ -53,6 +53,11 @@ def test_only_newline_ends_a_line(tmp_path, name):
     assert list(text_files.lines(path)) == ["a\x85b\u2028c\x0cd\re", "", "\x1c ", "last"]
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    path = write(tmp_path / "text", "\ufeffa\n\ufeffb\n")
+    assert list(text_files.lines(path)) == ["a", "\ufeffb"]
+
+
 def test_only_one_carriage_return_belongs_to_the_line_end(tmp_path):
     assert list(text_files.lines(write(tmp_path / "text", "a\r\r\nb\r"))) == ["a\r", "b"]
 
