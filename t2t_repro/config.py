@@ -273,8 +273,8 @@ class Train:
     )
     altered_share: float | None = setting(
         None,
-        "first share of train_steps, with bpe_dropout, misspelt_share and auxiliary_tasks; none: "
-        "1 - cooldown_share",
+        "epochs that begin in this first share of train_steps have bpe_dropout, misspelt_share and "
+        "auxiliary_tasks; none: 1 - cooldown_share",
         low=0,
         high=1,
     )

@@ -47,7 +47,8 @@ def test_as_many_words_as_multi30k_get_its_sizes():
 
 def test_fewer_words_get_fewer_pieces_and_updates():
     sizes = [
-        low_resource.sizes(words, 100, True) for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
+        low_resource.sizes(words, 100, True)
+        for words in (1_000, 40_000, 120_000, MULTI30K, 1_000_000)
     ]
     for name in sizes[0]:
         values = [size[name] for size in sizes]

@@ -1,5 +1,7 @@
 """Dev scores that cannot be computed or written."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 from tensorflow.python.summary.summary_iterator import summary_iterator
@@ -23,6 +25,23 @@ def scores_of(tiny_run, tmp_path):
         return DevScores(*given, workdir)
 
     return scores_of
+
+
+def test_a_batch_of_dev_perplexity_keeps_to_the_budget_or_has_one_pair(scores_of, monkeypatch):
+    scores = scores_of(lambda: None, 0)
+    budget = int(scores.dev.lengths.max()) + 5
+    data = dataclasses.replace(scores.config.data, tokens_per_batch=budget)
+    scores.config = dataclasses.replace(scores.config, data=data)
+    shapes = []
+
+    def of(batches):
+        shapes.extend(side.shape for batch in batches for side in batch)
+        return 2.0
+
+    monkeypatch.setattr(scores.perplexity, "of", of)
+    assert scores.validate(1) == {"perplexity": 2.0}
+    assert sum(rows for rows, _ in shapes[::2]) == len(scores.dev)
+    assert max(rows * length for rows, length in shapes) <= budget
 
 
 def points(directory):
