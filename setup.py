@@ -31,7 +31,8 @@ SERVE = [
 JAX = ["jax>=0.8"]  # the layers run on it too, and `bench train --backend=jax`
 # There is no extra for `evaluate --comet`: unbabel-comet 2.2 wants protobuf below 5 and NumPy below
 # 2, which no installation of TensorFlow 2.21 can have. It runs in an environment of its own.
-# `make site` builds the documentation with them.
+
+# What `make site` builds the documentation with.
 SITE = ["mkdocs-material>=9.6,<10", "mkdocstrings[python]>=1"]
 BEAM = ["apache-beam>=2.70,<3"]  # prepares a corpus that outgrows one machine
 

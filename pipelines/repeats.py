@@ -11,12 +11,13 @@ import xxhash
 class Repeats:
     """The pairs of a text seen so far, as sorted arrays of 64-bit hashes (XXH3).
 
-    A pair repeats another if both sides are equal, letter for letter. Different pairs have one hash
-    by chance: among WMT14's 41 million French pairs with a probability of 0.005 % for any two.
+    A pair repeats another if both sides are equal, letter for letter. Different pairs may have
+    the same hash by chance: the probability that this happens at all among WMT14's 41 million
+    French pairs is 0.005 %.
 
-    Each array is more than twice as long as the next, so there are few: an array that is not is
-    merged with the one before. A text of 4.5 million distinct pairs takes 36 MB, and while arrays
-    are merged twice that.
+    Each array is more than twice as long as the next, so there are few: neighbours for which this
+    does not hold are merged. A text of 4.5 million distinct pairs takes 36 MB, and twice that while
+    arrays are merged.
     """
 
     def __init__(self) -> None:

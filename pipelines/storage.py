@@ -79,7 +79,7 @@ def unfinished_name(name: str) -> str:
 
 
 def _host() -> str:
-    """Return within what this process's number is unique: the host, and a container's processes."""
+    """Return the scope in which this process's number is unique: host and PID namespace."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")  # such as pid:[4026531836]
     except OSError:  # not on Linux

@@ -9,7 +9,7 @@ long, and `in_batches` to the end. All that is known of the text in advance are 
 An epoch is a function of (seed, epoch), except for BPE dropout: sentencepiece draws it from a
 generator that TensorFlow Text cannot seed. The place in an epoch is the state of its iterator,
 which holds the pairs that were read but not yet handed out, as text or as the very pieces drawn.
-A checkpoint contains this state, so a resumed run repeats and loses no pair.
+A checkpoint contains this state, so a resumed run neither repeats nor loses a pair.
 
 Several workers read a part each, epoch by epoch, without waiting for one another. One may be in the
 next epoch already while others end theirs: every pair still comes once in each epoch.
@@ -57,7 +57,7 @@ class Text(Protocol):
 
     @property
     def files(self) -> tuple[tuple[str, ...], ...]:
-        """The paths that are read together, several times over."""
+        """The groups of paths that are read together: one file, or a source and a target."""
 
     def read(self, paths: tf.Tensor) -> tf.data.Dataset:
         """Return the records of one member of `files`, string [1 or 2]."""

@@ -320,7 +320,7 @@ def run(main: Callable[[], None]) -> NoReturn:
 
 
 def _call(main: Callable[[], None]) -> None:
-    """Call a command's main function, and raise an OSError here if its output has no place.
+    """Call a command's main function, then flush stdout, for which a disk may be too full.
 
     Ctrl-C while a module in C++ is imported, as TensorFlow's are, becomes an ImportError there.
     """

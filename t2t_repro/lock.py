@@ -70,7 +70,7 @@ class Lock:
             return False
 
     def close(self) -> None:
-        """Give the directory free."""
+        """Release the lock on the directory."""
         self._opened.close()
 
     def __enter__(self) -> "Lock":

@@ -1,7 +1,7 @@
 """Print the log-probability that a run gives to each of the given translations, one line a pair.
 
-The pairs come from two files, or as source<TAB>target from stdin. The logarithm is natural, and no
-length penalty is applied.
+The pairs come from two files, or as source<TAB>target from stdin. The logarithm is natural. No
+length penalty is applied, except in the `score` that --json adds.
 """
 
 import argparse

@@ -144,7 +144,8 @@ class Convolution(keras.layers.Layer):
         k: positions of the kernel.
         d_model: width of input and output.
         dilation: distance between the kernel's positions. With 1, k, k^2 ... in the layers of a
-            stack, log_k n layers connect all positions; contiguous kernels need n / k (section 4).
+            stack, O(log_k n) layers connect all positions; contiguous kernels need O(n / k)
+            (section 4). For n = 256 and k = 7 these are 6 and 85 layers.
 
     Examples:
         >>> x, is_token = keras.random.normal((1, 5, 8)), np.ones((1, 1, 1, 5), bool)

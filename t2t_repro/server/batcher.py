@@ -9,9 +9,9 @@ length. The first worker never takes a long sentence, unless it is the only one:
 ones there are, a short one waits for no more than the batches of short ones in front of it.
 
 If a worker dies or its engine fails, the sentences of its batch go back to their places, and each
-is translated again, alone: the one to blame costs no other its answer. A worker may have died of
-something else, and the next one with it (the system was short of memory), so a sentence is to
-blame when three have died of it.
+is translated again, alone: the sentence that is to blame costs no other its answer. But a worker
+may die because the system is short of memory, and so may the next one. A sentence is therefore
+taken to be the cause only when three workers have died while they translated it.
 """
 
 import asyncio

@@ -6,8 +6,9 @@
     damaged-step-<n>.*                not restorable: training has gone on from an earlier one
     dev_scores.json                   which checkpoints are the best; see `score_history`
 
-The list is written after the files that it names. So files that it does not name are what a killed
-process has left, or belong to steps behind which somebody has gone back by editing the list.
+The list is written after the files that it names. So a file that it does not name was left by a
+killed process, or belongs to a step after the one to which somebody has gone back by editing the
+list.
 """
 
 import dataclasses

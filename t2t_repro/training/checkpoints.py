@@ -35,8 +35,8 @@ class Checkpoints:
         optimizer: The optimizer, whose moments and count of updates are saved.
         position: The place in the data.
         seconds: Seconds spent on training.
-        averages: The moving averages of weights by path. They are saved as the model's weights, for
-            all who read a checkpoint, and the weights that go on learning beside them.
+        averages: The moving averages of weights by path. A checkpoint has them in the place of the
+            model's weights, so that every reader uses them, and the learning weights beside them.
         stream: The place in a stream of data, None if `position` is all there is.
         worker: The number of this worker, 0 for the chief.
         workers: The number of workers; each has a place of its own in a stream.

@@ -9,9 +9,10 @@ from pipelines.errors import BadInput
 from t2t_repro.model.transformer import Transformer
 
 # Guessing uniformly among v pieces costs ln v nats a token. In runs of 600 updates of a small model
-# no step cost more than 1.09 ln v, the cost of the initial weights, with a `learning_rate_scale` of
-# up to 30. With 50, steps cost up to 11 ln v, and the model then came back from under 250 of them
-# in a row, as a mere list of frequencies; with 100 and more, none came back.
+# with a `learning_rate_scale` of up to 30, no step cost more than 1.09 ln v, which is the cost of
+# the initial weights. With 50, steps cost up to 11 ln v. The model recovered from fewer than 250
+# such steps in a row, but only as far as to predict pieces by their frequency. With 100 and more,
+# no model recovered.
 _GUESSES = 2.0
 _PATIENCE = 1000
 _ANEW = (

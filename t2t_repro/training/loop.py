@@ -172,7 +172,7 @@ class Loop:
     def _train(self, step: int, bar: tqdm, received: list[int], profile: Profile | None) -> None:
         train, stats, saved = self.config.train, StepStats(), time.monotonic()
         batches, agreed = self._batches(), Agreement(self.cluster)
-        # Another process may still be making the first epoch. For base this takes 2 s.
+        # Traced now, while another process may still be making the first epoch: 2 s for base.
         self.trainer.step.get_concrete_function()
         while step < train.train_steps:
             asked = time.monotonic()

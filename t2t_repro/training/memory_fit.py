@@ -34,9 +34,9 @@ def count_micro_batches(config: Config, replicas: int, vocabulary_size: int) -> 
     """Return into how many micro-batches each replica divides its share, at least `accumulate`.
 
     With `max_tokens_per_replica` at `auto`, 1, 2, 4, ... times as many are tried on one device. The
-    tried batch is the worst case: sentences of `max_length`, where attention weights count most. A
-    number is kept by sentences of any length, but for a single one that is longer. Padding that
-    `count_padding` leaves uncounted comes on top of it, in either case.
+    tried batch is the worst case: sentences of `max_length`, where attention weights count most. If
+    it is a number, no micro-batch has more tokens on a side, whatever the lengths are, unless one
+    sentence alone has more. In both cases padding that `count_padding` leaves uncounted is extra.
 
     Args:
         config: The run's configuration.
@@ -100,11 +100,11 @@ def predicted(model: Model, rows: int, precision: str, shape: Shape) -> int:
 
     The peak is at the end of the forward pass. Memory then holds the weights and Adam's two
     moments, the arrays that the forward pass keeps, and two arrays over the vocabulary: the logits
-    and their softmax (in bfloat16 where a softmax in it is exact, see `softmax_is_exact`). For each layer and
-    position the forward pass keeps the queries, keys, values and heads of attentions; the hidden
-    layer of the feed-forward; and for each add and norm the dropout mask at one byte per element,
-    the sum, its scale factors, and the output. For each pair of positions that attention compares
-    it keeps the weight.
+    and their softmax (in bfloat16 where such a softmax is exact, see `softmax_is_exact`). For each
+    layer and position the forward pass keeps the queries, keys, values and heads of attentions; the
+    hidden layer of the feed-forward; and for each add and norm the dropout mask at one byte per
+    element, the sum, its scale factors, and the output. For each pair of positions that attention
+    compares it keeps the weight.
 
     On a CPU the measured bytes per token are 1.1 (base) to 1.4 times (tiny) the prediction.
     """

@@ -23,9 +23,8 @@ _FALLING = ("perplexity",)  # the scores of which less is better
 class ScoreHistory:
     """The dev scores so far, by step.
 
-    Checkpoints are compared by the score that was computed last of all for the newest one: the
-    problem's main score, or perplexity if no sentence was translated. One that lacks this score is
-    not compared.
+    Checkpoints are compared by the last score of the newest one: the problem's main score, or
+    perplexity if no sentence was translated. A checkpoint that lacks this score is not compared.
 
     Args:
         directory: The directory of the checkpoints.

@@ -43,8 +43,9 @@ class Trainer:
         config: The training settings; `accumulate` is the number of micro-batches, `clip_norm` the
             largest norm of a gradient, and `skip_nonfinite` lets a step do without its update.
         strategy: Where to train.
-        sharing: The number of replicas that share a batch given to `step`: all, the default, if
-            every worker gives the same one, or a worker's own if each gives a part.
+        sharing: The number of replicas that share a batch given to `step`. The default is all of
+            them: every worker gives the same batch. If each worker gives a part of its own, it is
+            the number of that worker's replicas.
     """
 
     def __init__(
