@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import tensorflow_text
 
 PAD, EOS = 0, 1  # no BOS: the decoder starts from a zero vector
-_UNK = 2  # sentencepiece requires one; with byte pieces no text is encoded as it
+UNK = 2  # sentencepiece requires one; with byte pieces no text is encoded as it
 _FIRST_BYTE = 3  # ids 3 to 258 are the pieces <0x00> to <0xFF>
 SPECIAL_PIECES = _FIRST_BYTE + 256  # before the first piece of text
 # Two ids that no encoded text contains: the bytes 0x01 and 0x02 are control characters, which are
@@ -86,7 +86,7 @@ _LEARNING: dict[str, Any] = {
     "normalization_rule_name": "nmt_nfkc",
     "pad_id": PAD,
     "eos_id": EOS,
-    "unk_id": _UNK,
+    "unk_id": UNK,
     "bos_id": -1,
     # The rarest 0.01 % of the text's characters are spelt in bytes: in WMT's text, thousands of
     # characters of other scripts, which would use up pieces that words need. At a size of 8,000,
@@ -131,7 +131,7 @@ class Vocabulary:
         self._processor = spm = sentencepiece.SentencePieceProcessor()
         spm.LoadFromSerializedProto(model)
         ids = (spm.pad_id(), spm.eos_id(), spm.unk_id(), spm.bos_id(), spm.piece_to_id("<0x00>"))
-        if ids != (PAD, EOS, _UNK, -1, _FIRST_BYTE):
+        if ids != (PAD, EOS, UNK, -1, _FIRST_BYTE):
             raise ValueError(f"pad, eos, unk, bos and <0x00> have the ids {ids}")
         spm.id_to_piece(list(range(spm.get_piece_size())))  # decodes every piece
         self._words = _Words(spm)
@@ -276,7 +276,7 @@ class Vocabulary:
         them, so no model learns where they belong, and <0x0A> would break the line.
         """
         mask = np.ones(self.size, bool)
-        mask[[PAD, _UNK]] = False
+        mask[[PAD, UNK]] = False
         mask[_FIRST_BYTE : _FIRST_BYTE + 0x20] = False
         mask[_FIRST_BYTE + 0x7F] = False
         return mask
@@ -404,8 +404,8 @@ def _misfit(model: bytes) -> str:
     except (RuntimeError, UnicodeDecodeError):
         return "not a model of sentencepiece, or damaged"
     ids = spm.pad_id(), spm.eos_id(), spm.unk_id(), spm.bos_id()
-    if ids != (PAD, EOS, _UNK, -1):
-        return f"PAD, EOS, UNK and BOS have the ids {ids}, not {(PAD, EOS, _UNK, -1)}"
+    if ids != (PAD, EOS, UNK, -1):
+        return f"PAD, EOS, UNK and BOS have the ids {ids}, not {(PAD, EOS, UNK, -1)}"
     normal = SPECIAL_PIECES
     if pieces[_FIRST_BYTE:normal] != [f"<0x{byte:02X}>" for byte in range(256)]:
         return f"ids {_FIRST_BYTE} to {normal - 1} are not the pieces of the 256 bytes"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from pipelines.storage import is_address
 from t2t_repro import __version__, config, streams
 from t2t_repro.settings import help_text, is_text, nearest, shown
@@ -316,6 +316,11 @@ def run(main: Callable[[], None]) -> NoReturn:
         if not reasons:
             raise
         _end(2, _no_memory(reasons[-1]))
+    except Exception as error:
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is None or not isinstance(error, tensorflow.errors.ResourceExhaustedError):
+            raise
+        _end(2, _no_memory(first_line(error)))
     sys.exit(0)
 
 

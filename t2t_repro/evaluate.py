@@ -214,9 +214,10 @@ def _print_runs(given: argparse.Namespace, scored: "dict[Path, Scores]") -> None
 
 def _table(given: argparse.Namespace, scores: "Scores") -> Iterator[str]:
     workdir = Workdir(given.workdir[0])
+    run = workdir.config(cli.settings(given))
     if given.table == "table4":
-        return table4.listing(workdir.config(), scores)
-    return table2.listing(workdir.config(), scores, workdir.results().get("cost"))
+        return table4.listing(run, scores)
+    return table2.listing(run, scores, workdir.results().get("cost"))
 
 
 def _score_run(given: argparse.Namespace, path: Path, failures: list[BadInput]) -> "Scores":

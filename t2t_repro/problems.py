@@ -207,13 +207,18 @@ def _brackets(
 ) -> Scores:
     """Score parses: bracketed trees, as in any system's files, or a run's targets and outputs.
 
-    Targets hold no words. Both sides of a pair have the same words, so numbers stand for them. A
-    run's parse always has all words; it fails only if it takes punctuation for a word, or a word
-    for punctuation, because EVALB deletes by tag.
+    Targets hold no words: those of the sources are put into both sides or, without sources,
+    numbers. A run's parse always has all words; it fails only if it takes punctuation for a word,
+    or a word for punctuation, because EVALB deletes by tag.
     """
     if len(hypotheses) == len(references) and linear_trees.are_linear(references):
-        pairs = map(linear_trees.with_numbered_words, references, hypotheses)
-        references, hypotheses = zip(*pairs, strict=True)
+        if sources is None:
+            pairs = map(linear_trees.with_numbered_words, references, hypotheses)
+            references, hypotheses = zip(*pairs, strict=True)
+        else:
+            references, hypotheses = (
+                list(map(linear_trees.tree_of, sources, side)) for side in (references, hypotheses)
+            )
     return evalb.scores(hypotheses, references)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import commands
 import pytest
+import tensorflow as tf
 from paths import ROOT
 
 from t2t_repro import cli, config, evaluate, export, serve, translate, visualize
@@ -283,6 +284,7 @@ def test_too_little_address_space_for_tensorflow(tmp_path):
     [
         (MemoryError(), "error: too little memory (an allocation failed); end other programs"),
         (ImportError("Advice\nlib.so: failed to map segment"), "(lib.so: failed to map segment)"),
+        (tf.errors.ResourceExhaustedError(None, None, "OOM\nmore"), "too little memory (OOM);"),
         (OSError(28, "No space left on device", "a/b"), "error: a/b: No space left on device"),
         (FileNotFoundError("No usable temporary directory"), "error: No usable temporary dir"),
     ],

@@ -205,9 +205,9 @@ def are_linear(targets: Sequence[str]) -> bool:
 def with_numbered_words(target: str, output: str) -> tuple[str, str]:
     """Return a target and a model's output for it as bracketed trees over the words 1, 2, 3 ...
 
-    This lets a run's outputs be scored without the sentence: both trees have the same words, which
-    is all that matters. A word that the target spells is kept, and a word with a tag of punctuation
-    becomes that tag.
+    This lets a run's outputs be scored without the sentence: both trees have the same words. A word
+    that the target spells is kept, and a word with a tag of punctuation becomes that tag, by which
+    `_tags` may repair an output that it could not repair with the word itself, such as "-".
     """
     leaves, marks = filter(None, map(_leaf, _SYMBOL.findall(target))), MARKS.values()
     words = [

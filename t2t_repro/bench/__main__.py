@@ -9,7 +9,7 @@ import argparse
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ def main() -> None:
     _check_flags_are_read(given)
     _check_train(given)
     _check_serve(given)
+    _check_decode(given)
     if given.backend == "tensorflow" and given.what not in _WITHOUT_TENSORFLOW:
         tensorflow_import.quiet()
     rows = []
@@ -88,8 +89,8 @@ def _check_settings_are_read(given: argparse.Namespace) -> None:
         if given.what not in _READ_TEXT:
             raise BadInput(f"--{name}: only for {', '.join(_READ_TEXT)}")
         reads = name in _READ_BY_VOCABULARY
-        if given.what == "input":  # it learns its own vocabulary and encodes all of the text
-            reads = name not in ("vocabulary", "prepared_dir", "stream")
+        if given.what == "input":
+            reads = name not in _NOT_READ_BY_INPUT
         if given.what != "table3" and not reads:
             raise BadInput(f"--{name}: {given.what} does not read it")
 
@@ -116,10 +117,25 @@ def _check_serve(given: argparse.Namespace) -> None:
         return
     if (given.export_dir is None) != (given.text is None):
         raise BadInput("--export_dir, --text: wanted both, or none")
-    wanted = {"locust": "locust", "fastapi": '"t2t_repro[serve]"', "uvicorn": '"t2t_repro[serve]"'}
+    extra = '"t2t_repro[serve]"'
+    _check_installed("serve", {"locust": "locust", "fastapi": extra, "uvicorn": extra})
+
+
+def _check_decode(given: argparse.Namespace) -> None:
+    """Raise BadInput if a package is missing that `decode --format=litert` compares with."""
+    if given.what == "decode" and given.format == "litert":
+        wanted = {
+            "ai_edge_litert": '"t2t_repro[litert]"',
+            "ctranslate2": '"t2t_repro[ctranslate2]"',
+        }
+        _check_installed("decode", wanted)
+
+
+def _check_installed(what: str, wanted: Mapping[str, str]) -> None:
+    """Raise BadInput if a package is missing, with what to install."""
     for package, installed in wanted.items():
         if importlib.util.find_spec(package) is None:
-            raise BadInput(f"serve: {package} is not installed; pip install {installed}")
+            raise BadInput(f"{what}: {package} is not installed; pip install {installed}")
 
 
 def _format(value: Any) -> str:
@@ -185,7 +201,10 @@ def layer_types(given: argparse.Namespace) -> Iterator[Row]:
 def model_variations(given: argparse.Namespace) -> Iterator[Row]:
     """Train the rows of Table 3 at reduced width; see `bench.table3`."""
     from t2t_repro.bench import table3
+    from t2t_repro.problems import PROBLEMS
 
+    if PROBLEMS[given.problem].postprocess:
+        raise BadInput(f"--problem={given.problem}: wanted a problem that is scored by BLEU")
     if given.divisor not in table3.DIVISORS:
         raise BadInput(f"--divisor: wanted one of {table3.DIVISORS}, got {given.divisor}")
     names = list(config.variants()) if given.rows == "all" else given.rows.split(",")
@@ -229,6 +248,11 @@ _READ_BY_VOCABULARY = (
     "dev_source_files",
     "dev_target_files",
     "vocabulary_size",
+)
+# It learns its own vocabulary, encodes all of the text, and translates nothing.
+_NOT_READ_BY_INPUT = (
+    *("vocabulary", "prepared_dir", "stream", "target_language"),
+    *("max_ratio", "drop_duplicates", "drop_copies"),
 )
 _WITHOUT_TENSORFLOW = ("serve", "table3", "vocabulary")  # in this process
 

@@ -366,4 +366,5 @@ def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
             address = said[0].split()[-1]
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/readyz"):
                 return address
-    raise BadInput(f"the server did not start: {log.read_text().splitlines()[-1]}")
+    said = log.read_text().splitlines() or [f"it ended with status {process.returncode}"]
+    raise BadInput(f"the server did not start: {said[-1]}")

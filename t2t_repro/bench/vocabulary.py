@@ -59,6 +59,8 @@ def rows(
     """
     _check_peers()
     text, test = _read([*source_files, *target_files]), _read(test_files)
+    if not any(line.split() for line in test):
+        raise BadInput("--dev_source_files, --dev_target_files: wanted text, got blank lines only")
     for name, learn in TRAINERS.items():
         learned = learn(text, size)
         words = [word for line in test for word in learned.segment(line)]

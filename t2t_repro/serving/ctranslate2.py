@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.errors import BadInput
-from pipelines.vocabulary import Vocabulary
+from pipelines.vocabulary import EOS, UNK, Vocabulary
 from t2t_repro.config import Decode
 from t2t_repro.model.attention import MultiHeadAttention
 from t2t_repro.model.layers import AddNorm, FeedForward, sinusoids
@@ -89,6 +89,7 @@ def transformer_spec(
     )
     spec.config.layer_norm_epsilon = model.encoder[0].feed_forward_norm.norm.epsilon
     spec.config.add_source_eos = True
+    spec.config.eos_token, spec.config.unk_token = (vocabulary.pieces[id] for id in (EOS, UNK))
     spec.config.decoder_start_token = vocabulary.pieces[0]  # any piece: its embedding is not used
     spec.register_source_vocabulary(vocabulary.pieces)
     spec.register_target_vocabulary(vocabulary.pieces)

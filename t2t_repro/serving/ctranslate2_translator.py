@@ -14,7 +14,7 @@ import ctranslate2
 
 from pipelines import regular_file
 from pipelines.parsing.linear_trees import tree_of
-from pipelines.vocabulary import EOS, Vocabulary
+from pipelines.vocabulary import EOS, Vocabulary, fold
 from t2t_repro.decoding.lines import Line
 from t2t_repro.serving import export_files
 
@@ -110,13 +110,11 @@ class Translator:
         for longest, places in groups.items():
             results = self._search([sources[place] for place in places], longest)
             for place, result in zip(places, results, strict=True):
-                found[place] = self._best(result, sources[place], count)
+                found[place] = self._hypotheses(result, sources[place])
         pairs = list(zip(sources, found, strict=True))
         self._complete([(ids, each) for ids, row in pairs for each in row if each.is_cut])
-        return [
-            sorted(((each.ids, self._score(each, ids)) for each in row), key=lambda pair: -pair[1])
-            for ids, row in pairs
-        ]
+        scored = ([(each.ids, self._score(each, ids)) for each in row] for ids, row in pairs)
+        return [sorted(row, key=lambda pair: -pair[1])[:count] for row in scored]
 
     def _search(
         self, sources: list[Sequence[int]], longest: int
@@ -135,10 +133,10 @@ class Translator:
             return_scores=True,
         )
 
-    def _best(
-        self, found: ctranslate2.TranslationResult, source: Sequence[int], count: int
+    def _hypotheses(
+        self, found: ctranslate2.TranslationResult, source: Sequence[int]
     ) -> list[_Hypothesis]:
-        """Return the best of the hypotheses found, cut at the limit of the source."""
+        """Return the hypotheses found, cut at the limit of the source."""
         most = len(source) + self._max_extra_length  # with EOS, as in the paper
         hypotheses: dict[tuple[int, ...], _Hypothesis] = {}  # two may be equal once they are cut
         for tokens, score in zip(found.hypotheses, found.scores, strict=True):
@@ -147,7 +145,7 @@ class Translator:
             # That of a cut one is without EOS, and with what comes behind the limit.
             log_prob = score * (len(tokens) + (not is_cut)) ** _LENGTH_PENALTY
             hypotheses.setdefault(tuple(ids), _Hypothesis(ids, log_prob, is_cut))
-        return sorted(hypotheses.values(), key=lambda each: -self._score(each, source))[:count]
+        return list(hypotheses.values())
 
     def _complete(self, cut: list[tuple[Sequence[int], _Hypothesis]]) -> None:
         """Set the log-probabilities of hypotheses that were cut, beside their sources."""
@@ -171,4 +169,4 @@ class Translator:
 
     def _text(self, sentence: str, ids: list[int]) -> str:
         (text,) = self._vocabulary.decode([ids])
-        return tree_of(sentence, text) if self._makes_trees else text
+        return tree_of(fold(sentence), text) if self._makes_trees else text

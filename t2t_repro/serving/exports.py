@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from t2t_repro import tensorflow_import
 from t2t_repro.decoding.lines import Line, Lines
 from t2t_repro.serving import export_files
@@ -163,6 +163,8 @@ def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
                 raise
             # A foreign model may load and fail later; each engine has exceptions of its own.
             except Exception as error:
+                if type(error).__name__ == "ResourceExhaustedError":  # TensorFlow's
+                    raise MemoryError(first_line(error)) from None
                 raise export_files.unusable(path, f"it does not translate: {error}") from error
             yield from translations
 

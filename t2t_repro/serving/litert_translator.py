@@ -146,7 +146,7 @@ class Translator:
         results = [blank] * len(sources)
         for number, hypotheses in zip(spoken, found, strict=True):
             cut = len(pieces[number]) > longest
-            results[number] = self._lines(sentences[number], hypotheses, cut)[:count]
+            results[number] = self._lines(texts[number], hypotheses, cut)[:count]
         return results
 
     def translate_ids(self, sources: Sequence[Sequence[int]]) -> list[tuple[list[int], float]]:

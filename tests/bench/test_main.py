@@ -72,6 +72,7 @@ def test_vocabulary_wants_text_to_learn_from_and_to_test_on():
         (["train", "--backend=jax", "--account"], "--account: only for --backend=tensorflow"),
         (["vocabulary", "--max_length=9"], "--max_length: vocabulary does not read it"),
         (["input", "--vocabulary=v.model"], "--vocabulary: input does not read it"),
+        (["input", "--max_ratio=2"], "--max_ratio: input does not read it"),
     ],
 )
 def test_contradictory_flags_of_train(arguments, message):

@@ -184,6 +184,7 @@ def test_two_rows_are_trained_scored_and_not_trained_again(tmp_path):
     [
         (["table3", "--rows=base,C9"], "unknown variant 'C9'"),
         (["table3", "--divisor=3"], "--divisor: wanted one of (1, 2, 4, 8, 16), got 3"),
+        (["table3", "--problem=toy_parsing"], "toy_parsing: wanted a problem that is scored by B"),
         (["table3", "--minutes=0"], "--minutes: wanted a number from 0.001 to"),
         (["input", "--updates=3"], "--updates: only for table3"),
     ],

@@ -10,6 +10,7 @@ from itertools import islice
 import commands
 import numpy as np
 import pytest
+import sentencepiece
 from paths import ROOT
 
 from pipelines.errors import BadInput
@@ -88,6 +89,29 @@ def test_every_token_has_the_same_probability(build, vocabulary, pairs, tmp_path
     model = build(embedding_rows=510, **changes)
     ctranslate2_export.write_model(model, vocabulary, Decode(), tmp_path, "float32")
     texts = [[pair[side] for pair in pairs[:20]] for side in ("source", "target")]
+    ours = our_log_probs(model, vocabulary, *texts)
+    theirs = their_log_probs(tmp_path, vocabulary, *texts, compute_type="float32")
+    for our, their in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(their, our, atol=2e-5)
+
+
+def test_special_pieces_of_other_names(build, pairs, tmp_path):
+    foreign, texts = (
+        tmp_path / "foreign.model",
+        [[pair[side] for pair in pairs] for side in pairs[0]],
+    )
+    with foreign.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([*texts[0], *texts[1]] * 3),
+            model_writer=file,
+            minloglevel=2,
+            **{"model_type": "bpe", "byte_fallback": True, "vocab_size": 330},
+            **{"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+            **{"eos_piece": "<eos>", "unk_piece": "<unknown>"},
+        )
+    vocabulary, model = Vocabulary.given(foreign), build(embedding_rows=330)
+    ctranslate2_export.write_model(model, vocabulary, Decode(), tmp_path, "float32")
+    texts = [lines[:5] for lines in texts]
     ours = our_log_probs(model, vocabulary, *texts)
     theirs = their_log_probs(tmp_path, vocabulary, *texts, compute_type="float32")
     for our, their in zip(ours, theirs, strict=True):
@@ -249,6 +273,8 @@ def test_a_translation_is_cut_at_its_own_limit(tiny_run, pairs, tmp_path):
         ((alone, score_alone),) = translator.translate_ids([source])
         assert alone == target
         assert score_alone == pytest.approx(together, abs=1e-3)
+    best, more = translator.nbest(lines, 1), translator.nbest(lines, 3)
+    assert [row[0] for row in best] == [row[0] for row in more]
 
 
 def always(piece, tiny_run, **settings):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import commands
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import t2t_repro
 from pipelines.errors import BadInput
@@ -218,9 +219,12 @@ except BadInput as error:
     )
 
 
-def test_too_little_memory_is_no_fault_of_the_export(tmp_path):
+@pytest.mark.parametrize(
+    "error", [MemoryError("bad_alloc"), tf.errors.ResourceExhaustedError(None, None, "OOM")]
+)
+def test_too_little_memory_is_no_fault_of_the_export(tmp_path, error):
     def nbest(sentences, count):
-        raise MemoryError("bad_alloc")
+        raise error
 
     lines = exports._lines(SimpleNamespace(beam_size=4, nbest=nbest), tmp_path, 1)
     with pytest.raises(MemoryError):

@@ -8,11 +8,18 @@ import pytest
 from paths import DATA
 
 from pipelines.parsing import linear_trees, treebank, trees
-from pipelines.parsing.linear_trees import are_linear, linear, restored, with_numbered_words
+from pipelines.parsing.linear_trees import (
+    are_linear,
+    linear,
+    restored,
+    tree_of,
+    with_numbered_words,
+)
 from pipelines.parsing.trees import Bracket, bracketed, parse
 from pipelines.vocabulary import Vocabulary
 from t2t_repro.config import resolve
 from t2t_repro.problems import PROBLEMS
+from t2t_repro.scoring import evalb
 
 real_trees = pytest.mark.skipif(
     not all((DATA / name).exists() for name in ("gum_trees", "treebank_sample")),
@@ -191,6 +198,18 @@ def test_words_lost_do_not_make_a_sentence_one_that_evalb_leaves_out():
     assert result["f1"] < 100
     tree = restored(outputs[0], WORDS)
     assert [leaf.tag for leaf in tree.leaves] == ["DT", "VBZ", "XX", "."]
+
+
+def test_with_the_sources_a_run_is_scored_by_the_trees_that_translate_prints():
+    """A dash is no mark that `_tags` knows, so an output without its tag cannot be repaired."""
+    target, sentence = "openS openNP NNP : NNP closeNP openVP VBZ closeVP . closeS", "A - B is ."
+    output, settings = target.replace(" : ", " "), resolve("toy_parsing")
+    score = PROBLEMS["toy_parsing"].score
+    assert score([target], [target], settings, [sentence])["f1"] == 100
+    result = score([output], [target], settings, [sentence])
+    assert result["skipped"] == 1
+    assert result == evalb.scores([tree_of(sentence, output)], [tree_of(sentence, target)])
+    assert score([output], [target], settings)["skipped"] == 0
 
 
 def test_files_of_any_system_are_scored_as_trees():
