@@ -14,7 +14,7 @@ of the whole batch, and all replicas of all workers do the same.
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -22,6 +22,7 @@ import tensorflow as tf
 from t2t_repro.config import Train
 from t2t_repro.distributed.machine import softmax_is_exact
 from t2t_repro.distributed.strategy import has_divided_cores
+from t2t_repro.model import fast_ops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.training.fused_adam import FusedAdam
 from t2t_repro.training.halves import Halves
@@ -59,13 +60,20 @@ class Trainer:
         self.sharing = sharing or strategy.num_replicas_in_sync
         self.label_smoothing, self.micro_batches = config.label_smoothing, config.accumulate
         self.clip_norm, self.skips = config.clip_norm, config.skip_nonfinite > 0
-        self._layers = LayerFunctions()
+        self._layers: Callable[..., Any] = LayerFunctions()
+        self._loss: Callable[..., Any] = self._cross_entropy
         own_type = model.compute_dtype
         exact = not config.xla and softmax_is_exact(own_type)
         self._softmax_type = own_type if exact else "float32"
         self._gradients = self._gradients_of
         if config.xla:
-            self._gradients = tf.function(self._gradients_of, autograph=False, jit_compile=True)
+            # Of functions called by its own, XLA takes all weights for constants, and would compile
+            # them anew for each step.
+            self._layers = lambda layer, *inputs, **given: layer(*inputs, **given)
+            self._loss = self._cross_entropy.python_function
+            self._gradients = tf.function(
+                fast_ops.compiled()(self._gradients_of), autograph=False, jit_compile=True
+            )
         elif has_divided_cores():
             self._gradients = Halves(self._gradients_of, model.random_states)
         with strategy.scope():
@@ -193,7 +201,7 @@ class Trainer:
                 vectors = self.model.vectors(source, target, training=True, call_layer=self._layers)
                 # A lookup in the variable itself would make all readers of it get copies.
                 rows = tf.gather(tf.convert_to_tensor(shared.value), target)
-                sums = self._cross_entropy(vectors, matrix, rows, target)
+                sums = self._loss(vectors, matrix, rows, target)
                 loss = sums[0] / tokens
             *gradients, of_matrix = tape.gradient(loss, [*learnt, matrix])
         # Sparse gradients, of looked-up rows and of a learned table of positions, become dense.

@@ -2,9 +2,11 @@
 
 import functools
 import json
+import re
 import subprocess
 import sys
 
+import commands
 import keras
 import numpy as np
 import pytest
@@ -110,6 +112,28 @@ def test_a_softmax_is_in_bfloat16_where_it_is_exact(tiny, monkeypatch, exact, xl
     monkeypatch.setattr(trainer, "output_cross_entropy", spy)
     trainer_of(tiny(dtype="mixed_bfloat16"), xla=xla).step.get_concrete_function()
     assert set(types) == {expected}
+
+
+COMPILED = """
+import numpy as np
+import tensorflow as tf
+from t2t_repro.config import Model, Train
+from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.trainer import Trainer
+
+model = Transformer(Model(2, 16, 16, 2, 8, 8, 0.1), rows=50)
+trainer = Trainer(model, Train(xla=True), tf.distribute.get_strategy())
+for length in (5, 5, 6, 5):
+    trainer.step(*np.full((2, 3, length), 7, np.int32)).numpy()
+"""
+
+
+@pytest.mark.slow
+def test_xla_compiles_each_shape_once():
+    """Weights that it takes for constants would be compiled anew for each step."""
+    logged = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "device_compilation_profiler=2"}
+    said = commands.python("-c", COMPILED, **logged).stderr.decode()
+    assert re.findall(r"Compiled \S*_gradients_of\S* (\d+) times", said) == ["1", "2"]
 
 
 def test_padding_changes_no_update(first_update):
