@@ -301,11 +301,10 @@ class Train:
         among=("float32", "mixed_bfloat16"),
     )
     # On two CPU cores a compiled step takes 1.2 (tiny of `bench train`, float32), 2.1 (bfloat16),
-    # 0.92 (base, float32) and 2.5 times (bfloat16) as long.
+    # 0.9 to 1.2 (base, float32) and 2.5 times (bfloat16) as long.
     xla: bool = setting(
         False,
-        "compile the training step, once for each batch shape; on a CPU slower with small models, "
-        "and in bfloat16",
+        "compile the training step, once for each batch shape; slower on a CPU",
         may_change=True,
     )
     seed: int = setting(
