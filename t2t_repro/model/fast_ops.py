@@ -146,7 +146,8 @@ def column_sums(x):
     """Compute `plain_column_sums` as a product with ones.
 
     TensorFlow's sum over the first axis of 32,000 x 512 numbers takes 19.7 ms of one core, and the
-    product 2.8. XLA's own sum is as fast; with products a whole step takes it 2.7 times as long.
+    product 2.8. XLA's own sum is as fast; with products its step of a small model takes 950 ms
+    instead of 356.
     """
     if keras.backend.backend() == "jax" or _is_compiled.get():
         return plain_column_sums(x)

@@ -89,7 +89,7 @@ def transformer_spec(
     )
     spec.config.layer_norm_epsilon = model.encoder[0].feed_forward_norm.norm.epsilon
     spec.config.add_source_eos = True
-    spec.config.eos_token, spec.config.unk_token = (vocabulary.pieces[id] for id in (EOS, UNK))
+    spec.config.eos_token, spec.config.unk_token = vocabulary.pieces[EOS], vocabulary.pieces[UNK]
     spec.config.decoder_start_token = vocabulary.pieces[0]  # any piece: its embedding is not used
     spec.register_source_vocabulary(vocabulary.pieces)
     spec.register_target_vocabulary(vocabulary.pieces)
