@@ -14,12 +14,7 @@ from pipelines.errors import BadInput
 from pipelines.toy import toy_ende
 from pipelines.vocabulary import EOS
 from t2t_repro import cli, config, translate
-from t2t_repro.decoding.translator import (
-    Line,
-    beams,
-    nbest_lines,
-    translate_lines,
-)
+from t2t_repro.decoding.translator import Line, beams, nbest_lines, translate_lines
 from t2t_repro.serving import saved_model
 from t2t_repro.workdir import Workdir
 

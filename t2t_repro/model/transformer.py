@@ -44,7 +44,8 @@ def shift_right(target):
     return ops.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
 
 
-def _called(layer, *inputs, **given):
+def called(layer, *inputs, **given):
+    """Call a layer: the default of what calls the layers of a Transformer."""
     return layer(*inputs, **given)
 
 
@@ -386,7 +387,7 @@ class Transformer(keras.Model):
         source: Any,
         target: Any,
         training: bool = False,
-        call_layer: Callable[..., Any] = _called,
+        call_layer: Callable[..., Any] = called,
     ) -> Any:
         """Compute the vectors that `call` makes logits of: [b, t, d].
 
@@ -409,7 +410,7 @@ class Transformer(keras.Model):
         source_mask,
         training=False,
         return_attention_scores=False,
-        call_layer=_called,
+        call_layer=called,
     ):
         """Encode source [b, s] with its padding mask.
 
@@ -474,7 +475,7 @@ class Transformer(keras.Model):
         logits = self.embedding.logits(x)
         return (logits, scores) if return_attention_scores else logits
 
-    def _decode(self, previous, memory, source_mask, training, call_layer=_called):
+    def _decode(self, previous, memory, source_mask, training, call_layer=called):
         """Decode all positions -> (vectors [b, t, d], attention weights as `decode` returns)."""
         x = self.target_positions(self.embedding(previous))
         x, scores = self.target_dropout(x, training=training), []

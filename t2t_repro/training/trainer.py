@@ -23,7 +23,7 @@ from t2t_repro.config import Train
 from t2t_repro.distributed.machine import softmax_is_exact
 from t2t_repro.distributed.strategy import has_divided_cores
 from t2t_repro.model import fast_ops
-from t2t_repro.model.transformer import Transformer
+from t2t_repro.model.transformer import Transformer, called
 from t2t_repro.training.fused_adam import FusedAdam
 from t2t_repro.training.halves import Halves
 from t2t_repro.training.layer_functions import KEPT, LayerFunctions, rewritten
@@ -69,7 +69,7 @@ class Trainer:
         if config.xla:
             # Of functions called by its own, XLA takes all weights for constants, and would compile
             # them anew for each step.
-            self._layers = lambda layer, *inputs, **given: layer(*inputs, **given)
+            self._layers = called
             self._loss = self._cross_entropy.python_function
             self._gradients = tf.function(
                 fast_ops.compiled()(self._gradients_of), autograph=False, jit_compile=True

@@ -96,10 +96,8 @@ def test_every_token_has_the_same_probability(build, vocabulary, pairs, tmp_path
 
 
 def test_special_pieces_of_other_names(build, pairs, tmp_path):
-    foreign, texts = (
-        tmp_path / "foreign.model",
-        [[pair[side] for pair in pairs] for side in pairs[0]],
-    )
+    foreign = tmp_path / "foreign.model"
+    texts = [[pair[side] for pair in pairs] for side in ("source", "target")]
     with foreign.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter([*texts[0], *texts[1]] * 3),
