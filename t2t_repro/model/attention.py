@@ -51,8 +51,8 @@ def attention_weights(query, keys, attention_mask):
     Args:
         query: [b, h, q, d_k].
         keys: list of [b, h, ., d_k], k keys in all.
-        attention_mask: bool, broadcasts to [b, h, q, k]; or float32, 0 where a query may look and
-            -1e9 elsewhere, which is added.
+        attention_mask: bool, or integers that are 0 for False, broadcasts to [b, h, q, k]; or
+            floats, 0 where a query may look and -1e9 elsewhere, which are added.
 
     Returns:
         float32 [b, h, q, k].
@@ -62,10 +62,10 @@ def attention_weights(query, keys, attention_mask):
     logits = [ops.matmul(scaled, ops.transpose(key, (0, 1, 3, 2))) for key in keys]
     logits = logits[0] if len(keys) == 1 else ops.concatenate(logits, axis=-1)
     logits = ops.cast(logits, "float32")  # [b, h, q, k]
-    if keras.backend.standardize_dtype(attention_mask.dtype) == "bool":
-        logits = ops.where(attention_mask, logits, -1e9)
+    if keras.backend.is_float_dtype(attention_mask.dtype):
+        logits = logits + ops.cast(attention_mask, "float32")
     else:
-        logits = logits + attention_mask
+        logits = ops.where(ops.cast(attention_mask, "bool"), logits, -1e9)
     return ops.softmax(logits, axis=-1)
 
 
@@ -166,6 +166,7 @@ class MultiHeadAttention(keras.layers.Layer):
 
     def keys_values(self, memory, rows=None):
         """Project memory [b, k, d] to {"key": [b, h, k, d_k], "value": [b, h, k, d_v]}."""
+        self._build_for(memory)
         return {
             "key": self._split_heads(self.key(memory), rows, self.d_k),
             "value": self._split_heads(self.value(memory), rows, self.d_v),
@@ -184,19 +185,28 @@ class MultiHeadAttention(keras.layers.Layer):
         Returns:
             (output like x, attention weights float32 [b, h, q, k] before dropout).
         """
+        self._build_for(x)
         query = self._split_heads(self.query(x), rows, self.d_k)
         return self._attend(query, parts, attention_mask, (-1,) if rows else ops.shape(x)[:-1])
 
+    def _build_for(self, x):
+        if not self.built:  # Keras builds a layer only when it is called
+            self.build(x.shape)
+
     def _projected(self, x, rows):
-        """Project x to queries, keys and values, each [b, h, n, .], by one product."""
-        layers = self.query, self.key, self.value
+        """Project x to queries, keys and values, each [b, h, n, .]."""
+        layers, widths = (self.query, self.key, self.value), (self.d_k, self.d_k, self.d_v)
+        is_quantized = self.query.quantization_mode is not None  # a kernel alone is codes then
+        parts = [each(x) for each in layers] if is_quantized else self._one_product(x, layers)
+        return [self._split_heads(p, rows, w) for p, w in zip(parts, widths, strict=True)]
+
+    def _one_product(self, x, layers):
+        """Apply the three projections to x by a single product: [queries, keys, values]."""
         kernel = ops.concatenate([ops.cast(one.kernel, x.dtype) for one in layers], axis=1)
         bias = ops.concatenate([ops.cast(one.bias, x.dtype) for one in layers], axis=0)
         keys = self.num_heads * self.d_k
         ends = 3 if self.d_k == self.d_v else [keys, 2 * keys]  # equal parts take fewer operations
-        parts = ops.split(ops.add(ops.matmul(x, kernel), bias), ends, axis=-1)
-        widths = self.d_k, self.d_k, self.d_v
-        return [self._split_heads(p, rows, w) for p, w in zip(parts, widths, strict=True)]
+        return ops.split(ops.add(ops.matmul(x, kernel), bias), ends, axis=-1)
 
     def _attend(self, query, parts, attention_mask, shape):
         """Attend from queries [b, h, q, d_k]; `shape` is the output's, without its last axis."""

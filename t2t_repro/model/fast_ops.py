@@ -130,7 +130,7 @@ def _softmax(logits, target, own_logit):
     own = ops.cast(_at(probability, target), "float32")  # [n]
     # The logarithm of a probability that float32 cannot hold follows from the logits.
     log_norm = ops.cond(
-        ops.min(own) > 1e-30,
+        ops.min(own, initial=1.0) > 1e-30,
         lambda: own_logit - ops.log(own),
         lambda: ops.logsumexp(ops.cast(logits, "float32"), axis=-1),
     )
@@ -247,7 +247,7 @@ def dropout_mask(shape, rate, seed):
 
 def dropout_factor(kept, rate):
     """Return what dropout multiplies by: float32 1 / (1 - rate) where `kept` is true, else 0."""
-    return ops.where(kept, 1 / (1 - rate), 0.0)
+    return ops.where(kept, 1 / (1 - rate) if rate < 1 else 0.0, 0.0)
 
 
 # Attention (3.2.1); its plain formula is `attention_weights` times the values

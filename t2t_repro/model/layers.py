@@ -16,6 +16,7 @@ class Dropout(keras.layers.Dropout):
 
     Args:
         rate: P_drop.
+        noise_shape: shape of the random numbers, as for Keras's own layer: None where it is x's.
 
     Examples:
         >>> tuple(Dropout(0.1)(keras.random.normal((2, 5, 8)), training=True).shape)
@@ -30,7 +31,11 @@ class Dropout(keras.layers.Dropout):
         return ops.cast(ops.cast(x, "float32") * factor, x.dtype)
 
     def mask(self, shape):
-        """Draw which numbers are kept: bool of that shape."""
+        """Draw which numbers are kept: bool that broadcasts to that shape."""
+        if self.noise_shape:
+            shape = [
+                n if own is None else own for n, own in zip(shape, self.noise_shape, strict=True)
+            ]
         return fast_ops.dropout_mask(shape, self.rate, self.seed_generator)
 
 
@@ -70,7 +75,10 @@ class AddNorm(keras.layers.Layer):
         """Add and normalise, both [b, n, d] -> [b, n, d]."""
         if not (training and self.dropout.rate):
             return self.norm(x + sublayer_output)
-        gamma, beta = ops.copy(self.norm.gamma), ops.copy(self.norm.beta)  # not the variables
+        # Copies, because a gradient of our own takes no variables.
+        gamma, beta = (
+            ops.cast(ops.copy(each), "float32") for each in (self.norm.gamma, self.norm.beta)
+        )
         rate, kept = self.dropout.rate, self.dropout.mask(ops.shape(x))
         return fast_ops.add_norm(x, sublayer_output, kept, rate, gamma, beta, self.norm.epsilon)
 
@@ -136,7 +144,8 @@ class SharedEmbedding(keras.layers.Layer):
     """
 
     def __init__(self, rows, d_model, **kwargs):
-        super().__init__(**kwargs)
+        # A float id above 256 would be another one in bfloat16, so Keras must not cast the input.
+        super().__init__(autocast=False, **kwargs)
         self.rows, self.d_model = rows, d_model
         self.matrix = self.add_weight(
             name="matrix",
@@ -145,14 +154,20 @@ class SharedEmbedding(keras.layers.Layer):
             autocast=False,  # rows are cast after they are looked up, not the whole matrix before
         )
 
-    def call(self, ids):
-        """Look up ids [b, n] -> vectors [b, n, d]."""
+    def call(self, ids, reverse=False):
+        """Look up ids [b, n] -> vectors [b, n, d]; with `reverse` do what `logits` does."""
+        if reverse:
+            return self._logits(ids)
+        ids = ops.cast(ids, "int32")
         factor = ops.where(ids != PAD, self.d_model**0.5, 0.0)[:, :, None]
         vectors = ops.take(self.matrix, ids, axis=0)
         return ops.cast(vectors * ops.cast(factor, vectors.dtype), self.compute_dtype)
 
     def logits(self, x):
         """Map x [..., d] to float32 [..., v]; the product is in the type of x."""
+        return self(x, reverse=True)  # a call, so that a functional model has the layer twice
+
+    def _logits(self, x):
         matrix = ops.cast(self.matrix, x.dtype)
         return ops.cast(ops.matmul(x, ops.transpose(matrix)), "float32")
 
@@ -186,7 +201,13 @@ class SinusoidalPositions(keras.layers.Layer):
 
 
 def sinusoids(length, d_model, position=0):
-    """Compute PE of the positions `position` ... `position` + `length` - 1: float32 [n, d]."""
+    """Compute PE of the positions `position` ... `position` + `length` - 1: float32 [n, d].
+
+    Raises:
+        ValueError: d_model is odd; half of a vector are sines, half are cosines.
+    """
+    if d_model % 2:
+        raise ValueError(f"d_model: wanted an even number, got {d_model}")
     positions = ops.cast(position + ops.arange(length, dtype="int32"), "float32")
     exponents = ops.arange(0, d_model, 2, dtype="float32") / d_model
     angles = positions[:, None] / ops.power(10000.0, exponents)[None, :]  # [n, d / 2]

@@ -41,7 +41,7 @@ def shift_right(target):
 
     PAD is embedded as the zero vector, the start symbol of the authors' first code.
     """
-    return ops.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=PAD)
+    return ops.pad(target, ((0, 0), (1, 0)), constant_values=PAD)[:, :-1]
 
 
 def called(layer, *inputs, **given):
@@ -146,10 +146,9 @@ class DecoderLayer(_LayerOfSublayers):
     Examples:
         >>> make = functools.partial(MultiHeadAttention, d_model=8, num_heads=2, d_k=4, d_v=4)
         >>> layer = DecoderLayer(make(), make(), FeedForward(d_model=8, d_ff=32), dropout=0.1)
-        >>> layer.build((None, None, 8))
         >>> source, target = np.array([[5, 7, 1, 0]]), keras.random.normal((1, 3, 8))
-        >>> memory = layer.cross_attention.keys_values(keras.random.normal((1, 4, 8)))
-        >>> tuple(layer(target, memory, padding_mask(source), causal_mask(3)).shape)
+        >>> encoded = keras.random.normal((1, 4, 8))
+        >>> tuple(layer(target, encoded, padding_mask(source), causal_mask(3)).shape)
         (1, 3, 8)
     """
 
@@ -169,7 +168,8 @@ class DecoderLayer(_LayerOfSublayers):
 
         Args:
             x: [b, t, d], or rows [b * t, d].
-            memory: keys and values of the source, from `cross_attention.keys_values`.
+            memory: the encoder's output [b, s, d], or keys and values of it, from
+                `cross_attention.keys_values`.
             source_mask: bool [b, 1, 1, s].
             target_mask: bool [1, 1, t, t].
             rows: (b, t), either of which may be -1, if x is rows.
@@ -178,6 +178,8 @@ class DecoderLayer(_LayerOfSublayers):
         Returns:
             like x, or (like x, (float32 [b, h, t, t], float32 [b, h, t, s])).
         """
+        if not isinstance(memory, dict):
+            memory = self.cross_attention.keys_values(memory)
         read = self.self_attention_norm.sublayer_input(x)
         attended = self.self_attention(read, target_mask, rows=rows, return_attention_scores=True)
         x, scores = self._sublayers(x, attended, memory, source_mask, rows)
@@ -189,7 +191,7 @@ class DecoderLayer(_LayerOfSublayers):
         Args:
             x: [b * m, d], the hypotheses' vectors at this position.
             beam_size: m, an int.
-            memory: as for `call`.
+            memory: keys and values of the source, from `cross_attention.keys_values`.
             source_mask: [b, 1, 1, s].
             target_mask: [b, 1, m, keys], see `ancestor_mask`.
             cache: this layer's keys and values of the positions before, a list of one part.
@@ -212,7 +214,7 @@ class DecoderLayer(_LayerOfSublayers):
         Args:
             x: the layer's input.
             attended: (output, weights) of the self-attention.
-            memory: as for `call`.
+            memory: as for `step`.
             source_mask: as for `call`.
             rows: as for `MultiHeadAttention.attend`.
 
@@ -264,7 +266,7 @@ class Transformer(keras.Model):
             Checkpoints of a run need the default.
 
     Raises:
-        ValueError: neither `rows` nor `config.embedding_rows` is given, or d_model is odd.
+        ValueError: neither `rows` nor `config.embedding_rows` is above 0, or d_model is odd.
 
     Examples:
         >>> tiny = Model(num_layers=2, d_model=32, d_ff=64, num_heads=4, d_k=8, d_v=8)
@@ -284,9 +286,9 @@ class Transformer(keras.Model):
         **kwargs: Any,
     ):
         super().__init__(dtype=dtype, name=name, **kwargs)
-        rows = rows or config.embedding_rows
-        if rows is None:
-            raise ValueError("rows: wanted a number, because config.embedding_rows is None")
+        rows = config.embedding_rows if rows is None else rows
+        if not rows:
+            raise ValueError(f"rows: wanted a number above 0 here or in config, got {rows}")
         if config.d_model % 2:  # half of a position's vector are sines, half are cosines
             raise ValueError(f"config.d_model: wanted an even number, got {config.d_model}")
         self.config, self.rows = config, rows

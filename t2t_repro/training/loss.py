@@ -23,7 +23,7 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
     uniform distribution.
 
     Args:
-        logits: float32 [b, t, v].
+        logits: [b, t, v]; the sums are in float32.
         target: int32 [b, t].
         label_smoothing: eps_ls; 0.1 in the paper.
 
@@ -32,7 +32,8 @@ def cross_entropy(logits: Any, target: Any, label_smoothing: float = 0.0) -> tup
         exp(unsmoothed / tokens) is the perplexity per piece that Table 3 reports.
     """
     target, is_token = _flat(target)
-    sums = cross_entropy_sums(ops.reshape(logits, (-1, logits.shape[-1])), target, is_token)
+    logits = ops.cast(ops.reshape(logits, (-1, logits.shape[-1])), "float32")
+    sums = cross_entropy_sums(logits, target, is_token)
     return _smoothed(sums, label_smoothing, is_token)
 
 
@@ -58,6 +59,7 @@ def output_cross_entropy(
     Returns:
         like `cross_entropy`.
     """
+    matrix = ops.copy(matrix)  # a gradient of our own takes no variables
     rows = ops.take(matrix, target, axis=0) if rows is None else rows
     target, is_token = _flat(target)
     vectors, rows = (ops.reshape(each, (-1, each.shape[-1])) for each in (vectors, rows))

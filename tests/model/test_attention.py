@@ -184,12 +184,19 @@ def test_two_parts_give_what_one_gives(layer):
     np.testing.assert_allclose(array(layer.attend(x, parts, mask)[0]), expected, atol=1e-5)
 
 
-def test_a_mask_of_numbers_gives_what_a_mask_of_booleans_gives(layer):
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_mask_of_numbers_gives_what_a_mask_of_booleans_gives(dtype):
+    layer = MultiHeadAttention(d_model=12, num_heads=3, d_k=5, d_v=7, dtype=dtype)
     rng = np.random.default_rng(5)
     x = rng.normal(size=(2, 4, 12)).astype("float32")
     mask = (rng.random((2, 1, 4, 4)) < 0.6) | np.eye(4, dtype=bool)
     numbers = np.where(mask, 0, -1e9).astype("float32")
-    np.testing.assert_allclose(array(layer(x, numbers)), array(layer(x, mask)), atol=1e-5)
+    expected, *others = (
+        array(keras.ops.cast(layer(x, each), "float32"))
+        for each in (mask, numbers, mask.astype("int32"), mask.astype("uint8"))
+    )
+    for other in others:
+        np.testing.assert_allclose(other, expected, atol=1e-5)
 
 
 def test_write_cache_changes_one_position_of_a_copy():

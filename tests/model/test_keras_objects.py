@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_repro.model.attention import MultiHeadAttention
+from t2t_repro.model.attention import MultiHeadAttention, causal_mask, padding_mask
 from t2t_repro.model.layers import (
     AddNorm,
     FeedForward,
@@ -74,6 +74,59 @@ def test_a_functional_model_of_layers_is_saved_and_cloned(tmp_path):
     clone = keras.models.clone_model(model)
     clone.set_weights(model.get_weights())
     np.testing.assert_array_equal(array(clone(given)), array(model(given)))
+
+
+def test_a_functional_model_of_encoder_and_decoder_trains_the_one_matrix(tmp_path):
+    source, target = (keras.Input((n,), dtype="int32") for n in (5, 4))
+    embedding = SharedEmbedding(23, 12)
+    encoder = EncoderLayer(attention(), FeedForward(12, 20), 0.0)
+    decoder = DecoderLayer(attention(), attention(), FeedForward(12, 20), 0.0)
+    mask = padding_mask(source)
+    encoded = encoder(embedding(source), mask)
+    decoded = decoder(embedding(target), encoded, mask, causal_mask(4))
+    model = keras.Model([source, target], embedding.logits(decoded))
+    before = array(embedding.matrix)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    model.fit([SOURCE, TARGET], TARGET, verbose=0)
+    assert np.abs(array(embedding.matrix) - before)[20].max() > 0  # in no sentence: by its logits
+    memory = decoder.cross_attention.keys_values(encoder(embedding(SOURCE), padding_mask(SOURCE)))
+    inputs = embedding(TARGET), memory, padding_mask(SOURCE), causal_mask(4)
+    expected = array(decoder(*inputs)) @ array(embedding.matrix).T
+    np.testing.assert_allclose(array(model([SOURCE, TARGET])), expected, rtol=1e-4, atol=1e-5)
+    model.save(tmp_path / "m.keras")
+    other = keras.saving.load_model(tmp_path / "m.keras")
+    np.testing.assert_allclose(array(other([SOURCE, TARGET])), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_whose_halves_are_used_first_can_still_be_called():
+    layer = DecoderLayer(attention(), attention(), FeedForward(12, 20), 0.0)
+    encoded, x = np.ones((2, 5, 12), "float32"), np.ones((2, 4, 12), "float32")
+    memory = layer.cross_attention.keys_values(encoded)
+    layer.self_attention.attend(x, [memory], padding_mask(SOURCE))
+    masks = padding_mask(SOURCE), causal_mask(4)
+    outputs = layer(x, memory, *masks), layer(x, encoded, *masks)
+    np.testing.assert_array_equal(*(array(output) for output in outputs))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "mixed_float16"])
+def test_layers_train_with_any_of_keras_policies(dtype):
+    layer = EncoderLayer(attention(), FeedForward(12, 20), 0.1, dtype=dtype)
+    inputs, mask = keras.Input((5, 12)), keras.Input((1, 1, 5), dtype="bool")
+    model = keras.Model([inputs, mask], layer(inputs, mask))
+    model.compile("adam", "mse")
+    x = np.random.default_rng(1).normal(size=(2, 5, 12)).astype("float32")
+    history = model.fit([x, SOURCE[:, None, None] != 0], x, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")  # those without Dense
+def test_logits_of_a_quantized_model_are_near_those_before(build):
+    model = build()
+    before = array(model(SOURCE, TARGET))
+    model.quantize("int8")
+    assert model.encoder[0].self_attention.query.quantization_mode == "int8"
+    assert np.abs(array(model(SOURCE, TARGET)) - before).max() < 0.05 * np.abs(before).max()
 
 
 def test_two_layers_can_share_an_attention():

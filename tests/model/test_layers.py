@@ -6,6 +6,7 @@ import pytest
 
 from t2t_repro.model.layers import (
     AddNorm,
+    Dropout,
     FeedForward,
     LearnedPositions,
     SharedEmbedding,
@@ -42,6 +43,11 @@ def test_sinusoids_of_the_base_model(position, dimension):
     expected = np.cos(angle) if dimension % 2 else np.sin(angle)
     value = array(sinusoids(1001, 512))[position, dimension]
     np.testing.assert_allclose(value, expected, atol=1e-4)
+
+
+def test_sinusoids_of_an_odd_width_are_refused():
+    with pytest.raises(ValueError, match="d_model: wanted an even number, got 7"):
+        SinusoidalPositions()(np.ones((1, 3, 7), "float32"))
 
 
 def test_positions_start_where_they_are_told():
@@ -81,6 +87,19 @@ def test_add_norm_drops_from_the_sublayer_and_not_from_the_residual():
     assert not np.allclose(noisy, array(layer(x, x)), atol=1e-2)
 
 
+def test_dropout_draws_one_number_for_each_of_its_noise_shape():
+    x = np.ones((2, 4, 100), "float32")
+    dropped = array(Dropout(0.5, noise_shape=(None, 1, None))(x, training=True))
+    np.testing.assert_array_equal(dropped, np.repeat(dropped[:, :1], 4, axis=1))
+    assert {*np.unique(dropped)} == {0, 2}
+    assert (dropped[0] != dropped[1]).any()
+
+
+def test_dropout_of_everything_leaves_nothing():
+    x = np.ones((2, 3, 4), "float32")
+    np.testing.assert_array_equal(array(Dropout(1.0)(x, training=True)), 0 * x)
+
+
 def test_feed_forward_is_equation_2(rng):
     layer = FeedForward(d_model=3, d_ff=5)
     layer.build((None, None, 3))
@@ -100,6 +119,14 @@ def test_one_matrix_embeds_and_makes_logits():
     np.testing.assert_allclose(embedded, [[2 * row, 0 * row]])  # sqrt(d_model) = 2
     logits = array(layer.logits(np.ones((1, 1, 4), "float32")))
     np.testing.assert_allclose(logits, [[[0, 0, 0, 0, 0, 10]]])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
+def test_ids_of_any_type_are_looked_up(dtype):
+    layer = SharedEmbedding(rows=300, d_model=4, dtype="mixed_bfloat16")
+    ids = np.array([[129, 255, 0]])
+    vectors = [array(keras.ops.cast(layer(x), "float32")) for x in (ids, ids.astype(dtype))]
+    np.testing.assert_array_equal(*vectors)
 
 
 def test_padding_is_embedded_as_the_zero_vector(rng):

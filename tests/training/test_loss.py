@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from t2t_repro.training.loss import cross_entropy
+from t2t_repro.training.loss import cross_entropy, output_cross_entropy
 
 
 def sums(logits, target, label_smoothing=0.0):
@@ -39,6 +39,14 @@ def test_padding_counts_nothing():
     logits = np.random.default_rng(0).normal(size=(2, 3, 5))
     padded = sums(logits, [[3, 1, 0], [0, 0, 0]], 0.1)
     assert padded == pytest.approx(sums(logits[:1, :2], [[3, 1]], 0.1), rel=1e-6)
+
+
+def test_a_batch_without_sentences_costs_nothing():
+    target = np.zeros((0, 3), "int32")
+    assert sums(np.zeros((0, 3, 5)), target, 0.1) == (0, 0, 0)
+    matrix = keras.Variable(np.ones((5, 4)), dtype="float32")
+    sums_of_vectors = output_cross_entropy(np.zeros((0, 3, 4), "float32"), matrix, target, 0.1)
+    assert [float(each) for each in sums_of_vectors] == [0, 0, 0]
 
 
 def test_uniform_logits_cost_the_logarithm_of_the_vocabulary():
