@@ -23,7 +23,8 @@ from t2t_repro.distributed.cluster import Cluster
 from t2t_repro.model import flops
 from t2t_repro.model.transformer import Transformer
 from t2t_repro.problems import PROBLEMS, Problem
-from t2t_repro.training.checkpoints import average_last, last_step, restore_best, restore_step
+from t2t_repro.training.checkpoint_files import CheckpointFiles
+from t2t_repro.training.checkpoints import average_last, restore_best, restore_step
 from t2t_repro.training.dev_scores import DevScores
 from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.freezing import freeze
@@ -87,13 +88,29 @@ def config_to_train(
 
     Raises:
         BadInput: for the reasons of `Workdir.config_to_train`, or files are named that the problem
-            does not read, or the text cannot be read or is too large for `low_resource`.
+            does not read, or the text cannot be read or is too large for `low_resource`, or more
+            updates were made than are wanted, or their checkpoints are gone.
     """
     config = workdir.config_to_train(problem, variant, overrides)
     PROBLEMS[config.problem].check_flags(config.problem, overrides)
+    _check_steps(config.train.train_steps, workdir)
     if config.variant != low_resource.VARIANT or workdir.holds_run:
         return config
     return low_resource.fit(config, PROBLEMS[config.problem].examples("train", config), overrides)
+
+
+def _check_steps(train_steps: int, workdir: Workdir) -> None:
+    done = CheckpointFiles(workdir.checkpoints).last_step
+    if done > train_steps:
+        raise BadInput(
+            f"--train_steps={train_steps}: {workdir.path} has made {done:,} updates; wanted as "
+            "many or more, or another --workdir"
+        )
+    if not done and "cost" in workdir.results():
+        raise BadInput(
+            f"{workdir.checkpoints}: no checkpoint, but results.json has the cost of training; "
+            "bring the folder back, or use another --workdir"
+        )
 
 
 def check(config: Config, workdir: Workdir) -> OtherRun | None:
@@ -110,7 +127,7 @@ def check(config: Config, workdir: Workdir) -> OtherRun | None:
     if config.train.freeze:  # a narrow model has the same parts
         narrow = replace(config.model, d_model=2, d_ff=1, num_heads=1, d_k=1, d_v=1)
         freeze(Transformer(narrow, rows=1), config.train.freeze)
-    if not config.train.init_from or last_step(workdir.checkpoints):
+    if not config.train.init_from or CheckpointFiles(workdir.checkpoints).last_step:
         return None
     other = OtherRun(Path(config.train.init_from))
     other.check_shape(config.model)

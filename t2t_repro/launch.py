@@ -18,7 +18,7 @@ from t2t_repro import experiment, reports
 from t2t_repro.config import Config
 from t2t_repro.distributed.cluster import Cluster, WorkerGone
 from t2t_repro.distributed.strategy import count_replicas, default_strategy, prepare_cpu
-from t2t_repro.training.checkpoints import last_step
+from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.training.early_epoch import EarlyEpoch
 from t2t_repro.training.loop import Stopped
 from t2t_repro.training.memory_fit import count_micro_batches
@@ -174,7 +174,7 @@ def _vocabulary_size(config: Config, workdir: Workdir) -> int:
 
 def _end_without(gone: WorkerGone, workdir: Workdir) -> NoReturn:
     """End this process: another worker is gone, and TensorFlow would wait for it at exit."""
-    step = last_step(workdir.checkpoints)
+    step = CheckpointFiles(workdir.checkpoints).last_step
     resume = f", to resume from step {step:,}" if step else ""
     print(
         f"{gone}; the messages of the other workers may say why. Start all workers again with the "

@@ -2,6 +2,7 @@
 
 import math
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -57,7 +58,8 @@ def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int, int, int]:
     for pair in pairs:
         s, t = len(pair["source"].split()), len(pair["target"].split())
         source, target, combinations = source + s, target + t, combinations + s * t
-        characters.update(pair["source"], pair["target"])
+        for side in pair.values():  # as the vocabulary will see it; fewer or many more than before
+            characters.update(unicodedata.normalize("NFKC", side))
     return max(source, target), min(source, target), len(characters), combinations
 
 

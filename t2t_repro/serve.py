@@ -7,6 +7,7 @@ import argparse
 import re
 from pathlib import Path
 
+from pipelines import regular_file
 from pipelines.errors import BadInput
 from t2t_repro import cli
 from t2t_repro.server.options import Options
@@ -100,8 +101,13 @@ def main() -> None:
 def _token(file: Path | None) -> str:
     if file is None:
         return ""
-    with file.open("rb") as opened:
-        token = opened.read(_LONGEST_TOKEN + 1).decode(errors="replace").strip()
+    try:
+        with regular_file.opened(file) as opened:
+            token = opened.read(_LONGEST_TOKEN + 1).decode(errors="replace").strip()
+    except OSError as error:
+        raise BadInput(
+            f"--token_file={file}: {error.strerror}; wanted a file of one line, the token"
+        ) from None
     if not (token and token.isascii() and token.isprintable() and len(token) <= _LONGEST_TOKEN):
         raise BadInput(
             f"--token_file={file}: wanted one line of printable ASCII, of at most "

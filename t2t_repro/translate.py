@@ -6,6 +6,8 @@ punctuation marks separated by spaces, as in the treebank.
 
 import argparse
 import json
+import os
+import stat
 import sys
 import typing
 from collections import deque
@@ -168,6 +170,22 @@ def _check_runs(given: argparse.Namespace, settings: dict[str, Any]) -> None:
         _check_pretty(given.pretty, run.problem)
         for name in ("prefixes", "alignments"):
             _check_words(name, getattr(given, name), run.problem)
+    _check_alignments(given.alignments, given.prefixes)
+
+
+def _check_alignments(path: Path | None, prefixes: Path | None) -> None:
+    """Raise BadInput if the alignments cannot be written, or would replace what is read."""
+    if not path:
+        return
+    try:
+        with path.open("ab") as file:
+            own = os.fstat(file.fileno())
+    except OSError as error:
+        raise BadInput(f"--alignments={path}: {error.strerror}; give another file") from None
+    read = [os.fstat(0)] if sys.stdin else []
+    read += [prefixes.stat()] if prefixes and prefixes.exists() else []
+    if stat.S_ISREG(own.st_mode) and any(os.path.samestat(own, other) for other in read):
+        raise BadInput(f"--alignments={path}: it is read, too; give another file to write to")
 
 
 def _check_words(name: str, value: Path | None, problem: str) -> None:
@@ -202,8 +220,11 @@ def _with_alignments(
         align: See `Aligner.align`.
         count: Rows to read before the first result.
     """
-    with path.open("wb", buffering=0) as file:
-        while chunk := list(islice(rows, count)):
+    with path.open("ab", buffering=0) as file:
+        chunk = list(islice(rows, count))
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.truncate(0)  # only now that the input could be translated
+        while chunk:
             pairs = [(source, line.translation) for source, row in chunk for line in row]
             lines = (" ".join(f"{i}-{j}" for i, j in links) + "\n" for links in align(pairs))
             content = "".join(lines).encode()
@@ -214,6 +235,7 @@ def _with_alignments(
             if written < len(content):
                 raise BadInput(f"--alignments={path}: the disk is full; make room")
             yield from chunk
+            chunk = list(islice(rows, count))
 
 
 def _json(source: str, row: "list[Line]") -> str:
@@ -289,6 +311,8 @@ def _sampling(given: argparse.Namespace) -> "SeededSampling | None":
 def _lines() -> Iterator[str]:
     """Yield lines of stdin, split at line feeds only; invalid UTF-8 becomes U+FFFD, with a note."""
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        if number == 1:
+            text_files.check_plain("stdin", line)
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         try:
             yield line.decode()

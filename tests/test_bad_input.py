@@ -18,6 +18,7 @@ import pytest
 import t2t_repro
 from pipelines.toy import toy_ende
 from t2t_repro.training.checkpoints import Checkpoints
+from t2t_repro.workdir import Workdir
 
 SIZE = [
     *("--num_layers=1", "--d_model=8", "--d_ff=8", "--num_heads=1", "--d_k=4", "--d_v=4"),
@@ -333,6 +334,14 @@ def _write(name, content):
     return lambda run: (run / name).write_bytes(content)
 
 
+def _pipe(name):
+    def spoil(run):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+
+    return spoil
+
+
 def _remove(name):
     return lambda run: (run / name).unlink()
 
@@ -380,6 +389,23 @@ def test_yaml_that_no_command_writes(refusal, run, content):
     assert f"{run / 'config.yaml'}: " in refusal("translate", f"--workdir={run}")
 
 
+@pytest.mark.parametrize("name", ["train", "prepare"])
+def test_fewer_updates_than_were_made(refusal, run, name):
+    before = files(run)
+    message = refusal(name, f"--workdir={run}", "--train_steps=1")
+    assert f"--train_steps=1: {run} has made 2 updates; wanted as many or more" in message
+    assert files(run) == before
+
+
+def test_a_trained_run_without_its_checkpoints(refusal, run):
+    Workdir(run).add_result("cost", {"seconds": 1})
+    shutil.rmtree(run / "checkpoints")
+    before = files(run)
+    message = refusal("train", f"--workdir={run}")
+    assert f"{run / 'checkpoints'}: no checkpoint, but results.json has the cost" in message
+    assert files(run) == before
+
+
 @pytest.mark.parametrize("name", ["translate", "evaluate"])
 def test_a_beam_as_wide_as_the_vocabulary(refusal, run, name):
     message = refusal(name, f"--workdir={run}", "--beam_size=400")
@@ -398,6 +424,8 @@ DAMAGED = [
     (_cut("checkpoints/step-2.data*", 1000), "step-2", "step-1"),
     (_remove("checkpoints/step-2.index"), "step-2", "step-1"),
     (_write("checkpoints/checkpoint", b"\xff"), "checkpoint", "step-2"),
+    (_pipe("checkpoints/step-2.index"), "step-2", "step-1"),
+    (_pipe("checkpoints/checkpoint"), "checkpoint", "step-2"),
     (_remove("checkpoints/checkpoint"), "checkpoint", "step-2"),
 ]
 

@@ -1,6 +1,7 @@
 """The variant low_resource: Multi30k's recipe, with sizes and updates for the words there are."""
 
 import re
+import unicodedata
 
 import commands
 import numpy as np
@@ -69,6 +70,13 @@ def test_words_are_those_of_the_side_that_has_more():
     ]
     different = len(set("two words\u4e24\u4e2a\u8bcda b c"))
     assert low_resource.count(text) == (4, 2, different, 2 * 1 + 0 * 3)
+
+
+def test_characters_are_those_that_the_vocabulary_sees():
+    syllables = [chr(0xAC00 + 7 * number) for number in range(1_000)]
+    taken_apart = unicodedata.normalize("NFD", "".join(syllables))
+    assert len(set(taken_apart)) < 100
+    assert low_resource.count([{"source": taken_apart, "target": ""}])[2] == 1_000
 
 
 def test_auxiliary_tasks_are_left_out_where_their_words_cannot_be_aligned(tmp_path):

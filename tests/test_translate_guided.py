@@ -89,3 +89,18 @@ def test_alignments_and_json(translated, tmp_path):
         places = np.array([link.split("-") for link in line.split()], int).reshape(-1, 2)
         assert places[:, 1].tolist() == list(range(words[1]))
         assert (places[:, 0] < max(1, words[0])).all()
+
+
+def test_alignments_replace_nothing_that_is_read(translated, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("Der\n" * len(LINES))
+    both = f"--prefixes={path}", f"--alignments={path}"
+    assert "it is read, too" in translated(*both, status=2)
+    missing = f"--prefixes={tmp_path / 'none'}", f"--alignments={path}"
+    assert "no such file" in translated(*missing, status=2)
+    assert path.read_text() == "Der\n" * len(LINES)
+    folder = f"--alignments={tmp_path}"
+    assert f"{folder}: Is a directory" in translated(folder, status=2)
+    translated(f"--alignments={path}")
+    assert len(path.read_text().splitlines()) == len(LINES)
+    assert "Der" not in path.read_text()

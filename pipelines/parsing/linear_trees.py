@@ -26,6 +26,7 @@ instead of 62. With letters, a frequent symbol is one piece.
 """
 
 import re
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -51,12 +52,21 @@ def linear(tree: Tree, spell_words: bool = False) -> str:
 
     def symbol(kind: str, item: Bracket | Leaf) -> str:
         if isinstance(item, Leaf):
-            return f"{item.word}_{item.tag}" if spell_words else item.tag
+            return f"{_spelling(item.word)}_{item.tag}" if spell_words else item.tag
         return _SPELT[kind] + item.label
 
     return " ".join(
         symbol(kind, item) for kind, item in symbols(Tree(tree.leaves, tree.brackets[1:]))
     )
+
+
+def _spelling(word: str) -> str:
+    """Return a word so that it is one symbol of a target.
+
+    The vocabulary applies NFKC, which makes a space of U+00A0 and a bracket of U+FF08. With "-" in
+    their place the word matches none of the sentence, and gets its place by counting.
+    """
+    return re.sub(r"[()\s]", "-", unicodedata.normalize("NFKC", word))
 
 
 def unwritable(tree: Tree) -> str | None:

@@ -47,7 +47,7 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
     try:
         with regular_file.opened(path) as file:
             if not gzipped:
-                _check_plain(path, file.peek(_LONGEST_MARK))
+                check_plain(path, file.peek(_LONGEST_MARK))
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if gzipped else file
     except FileNotFoundError as error:
         raise BadInput(
@@ -65,7 +65,15 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
         ) from error
 
 
-def _check_plain(path: str | Path, beginning: bytes) -> None:
+def check_plain(path: str | Path, beginning: bytes) -> None:
+    """Raise BadInput if a file that begins so is compressed, or is UTF-16 without a mark."""
+    marks = *_PACKED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+    if b"\0" in beginning and not beginning.startswith(marks):
+        order = "LE" if beginning.index(b"\0") % 2 else "BE"
+        raise BadInput(
+            f"{path}: NUL bytes in the first line; wanted UTF-8: if it is UTF-16, convert it with "
+            f"iconv -f UTF-16{order} -t UTF-8"
+        )
     for mark, name in _PACKED.items():
         if beginning.startswith(mark):
             raise BadInput(
@@ -97,6 +105,7 @@ def _lines(path: str | Path, file: BinaryIO) -> Iterator[str]:
                 "sentence per line, each ended by a line feed: check that the file is text"
             )
         if number == 1:
+            check_plain(path, line)
             line = line.removeprefix(codecs.BOM_UTF8)
         yield _decode(line.removesuffix(b"\n").removesuffix(b"\r"), path, number)
     if number == 0:

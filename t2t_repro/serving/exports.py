@@ -44,6 +44,11 @@ def open_export(path: Path, threads: int | None = None) -> Translator:
     for name, opener in _OPENERS.items():
         if os.path.exists(newest / name):
             return opener(newest, threads)
+    if (newest / "config.yaml").exists():
+        raise BadInput(
+            f"{newest}: a work directory, where an export is wanted; make one with python -m "
+            f"t2t_repro.export --workdir={newest}"
+        )
     raise BadInput(
         f"{newest}: no run (config.yaml) and no export ({', '.join(_OPENERS)}) there; wanted a "
         "work directory or an --export_dir"

@@ -118,6 +118,8 @@ class Translator:
             self._model = _Model(directory / MODEL, threads or _cores())
         except _FAILURES as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            if isinstance(error, OSError) and error.filename:
+                reason = f"{Path(error.filename).name}: {reason}"
             raise Unusable(f"{directory}: not a usable LiteRT export ({reason})") from None
         self.beam_size = self._model.beam_size
 

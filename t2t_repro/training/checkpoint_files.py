@@ -17,9 +17,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelines import storage
+from pipelines import regular_file, storage
 
-_LONGEST = 2**20  # characters of the list that are read: the names of 20,000 checkpoints
+_LONGEST = 2**20  # bytes of the list that are read: the names of 20,000 checkpoints
 _NUMBER = r"(0|[1-9]\d{0,17})"
 _LINE = re.compile(
     rf"""^[ \t]*(all_)?model_checkpoint_paths?:[ \t]*["'](?:.*/)?step-{_NUMBER}["'][ \t\r]*$""",
@@ -65,10 +65,12 @@ class CheckpointFiles:
         """Return the checkpoints that the list names or, if it is of no use, that have files."""
         whole = self._with_index()
         try:
-            with self.list_file.open(encoding="utf-8", errors="replace") as file:
-                text = file.read(_LONGEST)
+            with regular_file.opened(self.list_file) as file:
+                text = file.read(_LONGEST).decode(errors="replace")
         except (FileNotFoundError, NotADirectoryError):
             return Listing(tuple(sorted(whole)), "missing" if whole else "")
+        except OSError as error:
+            return Listing(tuple(sorted(whole)), error.strerror or "unreadable")
         found = _LINE.findall(text)
         newest = max((int(step) for is_all, step in found if not is_all), default=None)
         if newest is None:
@@ -78,6 +80,11 @@ class CheckpointFiles:
         if whole and not whole & named:
             return Listing(tuple(sorted(whole)), "names no checkpoint that is there")
         return Listing(tuple(sorted(named)))
+
+    @property
+    def last_step(self) -> int:
+        """The step of the newest checkpoint that counts and has files, or 0."""
+        return max(filter(self.has, self.listing().steps), default=0)
 
     def has(self, step: int) -> bool:
         """Return whether a checkpoint has files, whatever is in them."""

@@ -110,6 +110,9 @@ def weights_by_name(model: Transformer) -> dict[str, tf.Variable]:
 
 def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.Variable]) -> None:
     """Restore a checkpoint."""
+    for file in path.parent.glob(f"{path.name}.*"):
+        if file.exists() and not file.is_file():  # TensorFlow would wait for a pipe's writer
+            raise Damaged("a pipe, a device or a folder is in the place of a file")
     status = checkpoint.read(str(path))
     status.assert_existing_objects_matched()
     status.expect_partial()

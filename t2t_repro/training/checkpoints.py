@@ -284,9 +284,3 @@ def _set_to_mean(weights: dict[str, tf.Variable], paths: Sequence[Path]) -> None
             f"{paths[0].parent}: a checkpoint was deleted or changed while it was read "
             f"({first_line(error)}); run the same command again"
         ) from None
-
-
-def last_step(directory: Path) -> int:
-    """Return the step of the newest checkpoint, or 0 if there is none."""
-    files = CheckpointFiles(directory)
-    return max(filter(files.has, files.listing().steps), default=0)

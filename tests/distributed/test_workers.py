@@ -26,7 +26,6 @@ from t2t_repro.distributed.cluster import Agreement, Cluster, WorkerGone
 from t2t_repro.distributed.strategy import _workers_from_slurm, default_strategy
 from t2t_repro.training import dev_scores, loop
 from t2t_repro.training.checkpoint_files import CheckpointFiles
-from t2t_repro.training.checkpoints import last_step
 from t2t_repro.workdir import Workdir
 
 HIDDEN = ("TF_CPP_MIN_LOG_LEVEL", "TF_CONFIG", "SLURM_STEP_NUM_TASKS")
@@ -341,7 +340,7 @@ def story(tsv, tmp_path_factory):
         job.wait_until(begun)
         job.processes[number].send_signal(sign)
         story[what] = job.end(within=240), [job.said(0), job.said(1)]
-        story["steps"].append(last_step(workdir / "checkpoints"))
+        story["steps"].append(CheckpointFiles(workdir / "checkpoints").last_step)
     return story
 
 

@@ -1,5 +1,7 @@
 """Which checkpoints count, from any files and any list; without TensorFlow."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,14 @@ def test_what_is_recorded_is_listed(tmp_path):
     files = files_of(tmp_path, 10, 20, 30)
     files.record([10, 30])
     assert (files.listing().steps, files.listing().complaint) == ((10, 30), "")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_no_list(tmp_path, make):
+    files = files_of(tmp_path, 10, 20)
+    make(files.list_file)
+    assert files.listing().steps == (10, 20)
+    assert files.listing().complaint in ("Is a directory", "a pipe or a device, not a file")
 
 
 def test_a_directory_that_is_gone_is_not_made_again_for_a_list(tmp_path):

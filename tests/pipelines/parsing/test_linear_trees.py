@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+import unicodedata
 
 import pytest
 from paths import DATA
@@ -48,6 +49,13 @@ def test_a_tree_and_its_target():
 def test_words_before_their_tags():
     assert linear(parse(TREE), spell_words=True) == SPELT_TARGET
     assert bracketed(restored(SPELT_TARGET, WORDS)) == TREE
+
+
+def test_a_spelt_word_stays_one_symbol_of_the_vocabulary():
+    """NFKC would make a space of U+00A0 and a bracket of U+FF08."""
+    tree = parse("(TOP (S (DT les) (CD 10\u00a0000) (-LRB- \uff08) (NN gens)))")
+    target = unicodedata.normalize("NFKC", linear(tree, spell_words=True))
+    assert restored(target, tree.words) == tree
 
 
 def test_a_spelt_word_may_look_like_a_bracket_and_hold_the_mark():

@@ -193,6 +193,13 @@ def test_utf16_is_recognised_by_its_mark(message, order):
     assert text.endswith("iconv -f UTF-16 -t UTF-8")
 
 
+@pytest.mark.parametrize("order", ["LE", "BE"])
+def test_utf16_without_a_mark_is_recognised_by_its_nul_bytes(message, tmp_path, order):
+    text = message("a line\n".encode(f"utf-16-{order}"), b"a\n")
+    assert text.startswith(f"{tmp_path / 'en'}: NUL bytes in the first line")
+    assert text.endswith(f"iconv -f UTF-16{order} -t UTF-8")
+
+
 @pytest.mark.parametrize(
     "broken",
     [
