@@ -100,24 +100,10 @@ def _multi30k(source: str, target: str, split: str, config: Config) -> Examples:
     )
 
 
-def _wmt14_ende(split: str, config: Config) -> Examples:
+def _wmt14(languages: str, split: str, config: Config) -> Examples:
     from pipelines.sources import wmt
 
-    return wmt.examples(split, languages="de-en", data_dir=config.data.data_dir)
-
-
-def _wmt14_ende_files(config: Config) -> "Text":
-    return _wmt14_files("de-en", config)
-
-
-def _wmt14_enfr(split: str, config: Config) -> Examples:
-    from pipelines.sources import wmt
-
-    return wmt.examples(split, languages="fr-en", data_dir=config.data.data_dir)
-
-
-def _wmt14_enfr_files(config: Config) -> "Text":
-    return _wmt14_files("fr-en", config)
+    return wmt.examples(split, languages=languages, data_dir=config.data.data_dir)
 
 
 def _wmt14_files(languages: str, config: Config) -> "Text":
@@ -234,8 +220,12 @@ PROBLEMS = {
     "multi30k_ende": Problem(partial(_multi30k, "en", "de"), _bleu, own_settings=_OF_MULTI30K),
     "multi30k_deen": Problem(partial(_multi30k, "de", "en"), _bleu, own_settings=_OF_MULTI30K),
     "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu, own_settings=_OF_MULTI30K),
-    "wmt14_ende": Problem(_wmt14_ende, _bleu, training_files=_wmt14_ende_files),
-    "wmt14_enfr": Problem(_wmt14_enfr, _bleu, training_files=_wmt14_enfr_files),
+    "wmt14_ende": Problem(
+        partial(_wmt14, "de-en"), _bleu, training_files=partial(_wmt14_files, "de-en")
+    ),
+    "wmt14_enfr": Problem(
+        partial(_wmt14, "fr-en"), _bleu, training_files=partial(_wmt14_files, "fr-en")
+    ),
     "parallel_text": Problem(
         *(_parallel_text, _bleu),
         training_files=_parallel_text_files,

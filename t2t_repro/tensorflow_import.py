@@ -5,6 +5,7 @@ import faulthandler
 import gc
 import os
 import platform
+import resource
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -104,10 +105,6 @@ def _no_collection() -> Iterator[None]:
 
 def _check_limit() -> None:
     """Raise BadInput if the address space is limited to less than TensorFlow takes."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # on Windows
-        return
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_GB * 10**9:
         raise BadInput(

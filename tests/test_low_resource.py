@@ -57,6 +57,20 @@ def test_fewer_words_get_fewer_pieces_and_updates():
         assert values[0] < values[3]
 
 
+@pytest.mark.parametrize(
+    ("words", "characters", "expected"),
+    [
+        (350_000, 100, (8_000, 13_000, True)),
+        (140_000, 100, (3_500, 8_200, True)),  # 130 sqrt(0.4) = 82.2
+        (87_500, 100, (2_200, 6_500, False)),  # a quarter of the words: half of the updates
+        (1_000, 100, (1_000, 2_000, False)),
+        (1_000, 3_000, (259 + 3_750, 2_000, False)),  # 259 special pieces; 1.25 x 3,000
+    ],
+)
+def test_sizes_by_the_rule(words, characters, expected):
+    assert tuple(low_resource.sizes(words, characters, True).values()) == expected
+
+
 def test_auxiliary_tasks_need_many_updates():
     assert fitted(MULTI30K)["auxiliary_tasks"]
     assert not fitted(MULTI30K, train_steps=4_000)["auxiliary_tasks"]

@@ -98,6 +98,9 @@ def test_alignments_replace_nothing_that_is_read(translated, tmp_path):
     assert "it is read, too" in translated(*both, status=2)
     missing = f"--prefixes={tmp_path / 'none'}", f"--alignments={path}"
     assert "no such file" in translated(*missing, status=2)
+    (tmp_path / "one").write_text("Der\n")
+    few = f"--prefixes={tmp_path / 'one'}", f"--alignments={path}"
+    assert "wanted one for each line" in translated(*few, status=2)
     assert path.read_text() == "Der\n" * len(LINES)
     folder = f"--alignments={tmp_path}"
     assert f"{folder}: Is a directory" in translated(folder, status=2)

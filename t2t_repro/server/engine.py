@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from pipelines.vocabulary import EOS, Vocabulary
 from pipelines.workers import follow_parent
 from t2t_repro import tensorflow_import
@@ -151,8 +151,7 @@ def answer(signature: str, rows: Sequence[Any]) -> Batch:
     try:
         return answers[signature](list(rows))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RuntimeError(f"{type(error).__name__}: {reason}") from None
+        raise RuntimeError(f"{type(error).__name__}: {first_line(error)}") from None
 
 
 def _settings(path: Path) -> dict[str, Any]:

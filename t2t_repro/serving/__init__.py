@@ -1,1 +1,1 @@
-"""Exports of a trained run: SavedModel, LiteRT and CTranslate2; written, and read again."""
+"""Exports of a run (SavedModel, Keras preset, LiteRT, CTranslate2): written, and read again."""

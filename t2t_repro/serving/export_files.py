@@ -8,14 +8,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines import json_object, regular_file
-from pipelines.errors import BadInput
+from pipelines.errors import BadInput, first_line
 from t2t_repro.config import Decode
 from t2t_repro.settings import setting_value
 
@@ -42,8 +41,7 @@ def unusable(export: Path, error: object) -> BadInput:
 def _reason(error: object) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{os.path.basename(error.filename)}: {error.strerror}"
-    # TensorFlow begins with the node of its graph, in double braces.
-    return re.sub(r"\{\{.*?\}\}", "", str(error)).strip() or type(error).__name__
+    return first_line(error) if isinstance(error, Exception) else str(error)
 
 
 def beside_model(export: Path) -> Path:

@@ -170,7 +170,9 @@ def _lines(translator: Translator, path: Path, n_best: int) -> Lines:
             except Exception as error:
                 if type(error).__name__ == "ResourceExhaustedError":  # TensorFlow's
                     raise MemoryError(first_line(error)) from None
-                raise export_files.unusable(path, f"it does not translate: {error}") from error
+                raise export_files.unusable(
+                    path, f"it does not translate: {first_line(error)}"
+                ) from error
             yield from translations
 
     return rows

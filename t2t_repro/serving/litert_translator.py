@@ -6,7 +6,7 @@ and a program translates with
 
     Translator(directory).translate(["The house is old."])  # ['Das Haus ist alt.']
 
-model.tflite holds two functions. `encode` maps the ids of one sentence to the keys and values that
+model.tflite holds two functions. `encode` maps the ids of sentences to the keys and values that
 the decoder's layers read. `decode` computes one position of the hypotheses of several sentences,
 and returns the likeliest continuations of each beam. The search between these calls is here; it is
 the search of the paper's section 6.1, with the length penalty of Wu et al. 2016, equation 14.

@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import os
 import re
+import resource
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -161,8 +162,6 @@ def _most_resident() -> int:
 
 def _limit_memory() -> None:
     """Make allocations fail when memory is used up, before the system kills some process."""
-    import resource  # not on Windows
-
     used = linux_bytes("/proc/self/status", "VmData")
     limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
     left = _available()

@@ -1,8 +1,9 @@
 """Links of words from weights between pieces."""
 
 import numpy as np
+import pytest
 
-from t2t_repro.decoding.aligner import _links
+from t2t_repro.decoding.aligner import Aligner, _links
 
 
 def test_a_target_word_is_linked_with_the_source_word_that_its_pieces_look_at_most():
@@ -26,3 +27,17 @@ def test_without_words_there_are_no_links():
     none, some = np.array([], int), np.array([0, 1])
     weights = np.ones((3, 3))
     assert _links(weights, none, some) == _links(weights, some, none) == []
+
+
+@pytest.mark.parametrize(("layers", "used"), [(6, 4), (2, 1)])
+def test_links_are_of_the_fifth_layer_or_the_last(build, toy_pairs, toy_vocabulary, layers, used):
+    model = build(num_layers=layers, embedding_rows=toy_vocabulary.size)
+    pairs = [(pair["source"], pair["target"]) for pair in toy_pairs[:8]]
+    aligner, expected = Aligner(model, toy_vocabulary, 99), []
+    for sides in pairs:
+        (source, source_words), (target, target_words) = map(aligner._words, sides)
+        weights = model.attention(np.array([source]), np.array([target])).cross[used]
+        weights = np.mean(np.asarray(weights)[0], axis=0)
+        expected.append(_links(weights, source_words, target_words))
+    assert aligner.align(pairs) == expected
+    assert len({link for links in expected for link in links}) > 10

@@ -360,10 +360,10 @@ def test_a_prefix_may_be_longer_than_the_limit(model):
     assert [row for (row, _) in best(ids, np.zeros((2, 1)))] == [[7] * 12 + [EOS]] * 2
 
 
-def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None):
+def sampled(model, draws, topk=0, temperature=1.0, source=SOURCE, prefix=None, others=()):
     config = Decode(3, max_extra_length=4, length_reward=0.3, length_ratio=1.2)
     sampling = Sampling(topk, temperature)
-    decode = make_sampler(model, config, PIECES, EOS, sampling)
+    decode = make_sampler(model, config, PIECES, EOS, sampling, others)
     prefix = np.zeros((len(source), 0), "int32") if prefix is None else prefix
     return decode(source, prefix, keras.ops.convert_to_tensor(draws.astype("float32")))
 
@@ -386,6 +386,23 @@ def test_one_token_to_draw_from_is_greedy(model, settings):
     for row, source in zip(rows, SOURCE, strict=True):
         length = (source != PAD).sum()
         assert [ids for ids, _ in row] == [greedy(model, source[:length], length + 4)] * 3
+
+
+def test_several_models_are_sampled_from_by_the_mean_of_their_probabilities(model, build):
+    other = build(seed=2)
+
+    def both(source, target):
+        logits = [array(each(source, target)) for each in (model, other)]
+        chances = [np.exp(x[..., 1:20]) for x in logits]  # of the pieces that may be written
+        mean = sum(x / x.sum(-1, keepdims=True) for x in chances)
+        return np.concatenate([0 * logits[0][..., :1], np.log(mean)], axis=-1)
+
+    draws = np.random.default_rng(1).random((2, 20, 1))
+    rows = hypotheses(*sampled(model, draws, 1, others=[other]))
+    found = [row[0][0] for row in rows]
+    sources = [source[: (source != PAD).sum()] for source in SOURCE]
+    assert found == [greedy(both, source, len(source) + 4) for source in sources]
+    assert found != [greedy(model, source, len(source) + 4) for source in sources]
 
 
 def test_samples_depend_on_their_own_draws_alone_and_score_as_the_search(model):

@@ -179,6 +179,7 @@ def test_duplicates_are_found_across_shards_and_after_a_change_before_them(
 def test_fingerprint_tells_texts_apart():
     texts = [
         [("ab", "c")],
+        [("zb", "c")],
         [("a", "bc")],
         [("a", "b"), ("c", "d")],
         [("a", "bc"), ("", "d")],

@@ -189,6 +189,12 @@ def test_signatures_say_how_the_numbers_came_about():
     assert "tok:none" in tokens["sacrebleu_signature"].split("|")
 
 
+@pytest.mark.parametrize(("language", "tokeniser"), [("ja", "char"), ("ko", "char"), ("zh", "zh")])
+def test_scripts_without_spaces_have_their_own_tokeniser(language, tokeniser):
+    scores = translation_scores(["\u732b\u304c"], ["\u732b\u304c"], language=language)
+    assert f"tok:{tokeniser}" in scores["sacrebleu_signature"].split("|")
+
+
 def test_scores_of_a_perfect_translation():
     lines = ["Das ist ein Satz.", "Und noch einer."]
     scores = translation_scores(lines, lines, language="de")

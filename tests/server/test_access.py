@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from t2t_repro.server import rest
+from t2t_repro.server.batcher import QueueFull
 from t2t_repro.server.engine import Description
 from t2t_repro.server.options import Options
 
@@ -41,15 +43,20 @@ class Model:
         self.current = SimpleNamespace(number=1, batcher=self, description=description)
         self.failures = {}
 
-    async def submit(self, _, rows):
+    async def submit(self, signature, rows):
+        if signature == "attention_page":
+            return ["<html></html>"]
         if rows[0] == "fail":
             raise RuntimeError("broken")
         if rows[0] == "slow":
             self.began.set()
             try:
                 await asyncio.sleep(BOUND)
-            finally:
+            except asyncio.CancelledError:
                 self.cancelled.set()
+                raise
+        if rows[0] == "full":
+            raise QueueFull(7)
         return [[(row, self.score, False)] for row in rows]
 
 
@@ -481,6 +488,40 @@ def test_a_client_that_hangs_up_before_the_answer(site, records, caplog):
     assert records(1)[0]["status"] == 499
     assert served.model.cancelled.wait(BOUND)
     assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_a_full_queue_says_when_to_come_back(site):
+    status, headers, _ = site().ask(body=b'{"instances": ["full"]}')
+    assert (status, headers["Retry-After"]) == (429, "7")
+
+
+def test_a_long_text_is_refused_for_the_page_of_attention_too(site):
+    served = site(max_characters=5)
+    served.model.current.description = Description(SETTINGS, 2, 99, True)
+    assert served.ask(path="/attention", body=b'{"text": "12345"}')[0] == 200
+    assert served.ask(path="/attention", body=b'{"text": "123456"}')[0] == 400
+
+
+IDS = Description({"decode": {"max_source_length": 9}}, 2, 99, False)  # ids are 0 to 98
+
+
+def ids_request(rows):
+    body = json.dumps({"signature_name": "translate_ids", "inputs": rows}).encode()
+    return rest.predict_request(body, IDS)
+
+
+@pytest.mark.parametrize("row", [[5, 0, 6, 1], [5, 1, 6], [5, True], [5, 6], []], ids=str)
+def test_a_row_of_ids_ends_with_eos_and_padding(row):
+    with pytest.raises(rest.Rejected):
+        ids_request([row])
+
+
+def test_limits_of_ids_are_the_last_that_are_allowed():
+    longest = [98] * 8 + [1]
+    rest.check(ids_request([longest] * 3), IDS, 3, 10)
+    for rows in ([longest] * 4, [[98, *longest]], [[99, 1]], [[-1, 1]]):
+        with pytest.raises(rest.Rejected):
+            rest.check(ids_request(rows), IDS, 3, 10)
 
 
 # The records

@@ -1,6 +1,7 @@
 """The queue: batches of like sentences, fair turns, patience, cancelling, and its end."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -435,5 +436,54 @@ def test_closing_answers_all_that_wait():
         async with asyncio.timeout(10):
             await closing
         assert [task.result() for task in tasks] == [[f"serving_default {i}"] for i in range(40)]
+
+    asyncio.run(main())
+
+
+def test_the_sentence_that_has_waited_longest_goes_first_even_if_it_is_the_longest():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        tasks = await started(queue, ["first"], ["x" * 4000], *([["y" * 3000]] * 6))
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert "x" * 4000 in worker.batches[1][1]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("workers", "seconds", "expected"),
+    [(1, 5, 20), (2, 5, 10), (1, 10**9, 60)],  # four sentences wait; a minute at most
+)
+def test_when_to_come_back_is_what_the_queue_takes_all_workers(workers, seconds, expected):
+    async def main():
+        queue = batcher([Worker(held=True) for _ in range(workers)], room=5)
+        queue._seconds = seconds
+        await started(queue, *[["first"]] * workers, ["a", "b", "c", "d"])
+        with pytest.raises(QueueFull) as refusal:
+            await queue.submit("serving_default", ["e", "f"])
+        assert refusal.value.retry_after == expected
+        queue.cancel()
+
+    asyncio.run(main())
+
+
+def test_counters_are_of_sentences_and_pieces():
+    async def main():
+        async def run(signature, rows):
+            await asyncio.sleep(0.4)
+            return Batch(rows, 3 * len(rows))
+
+        counted = Metrics()
+        queue = Batcher([run], 8, 0.0, 99, counted)
+        queue._seconds = 0.0
+        await queue.submit("serving_default", list("abcdefgh"))
+        assert 0 < queue._seconds < 0.1 * 0.4 / 4  # a tenth of an eighth of the batch's time
+        text = counted.text().decode()
+        assert re.search(r'^t2t_sentences_total\{signature="serving_default"\} 8.0$', text, re.M)
+        assert re.search(r"^t2t_target_pieces_total 24.0$", text, re.M)
+        await queue.close()
 
     asyncio.run(main())

@@ -20,6 +20,7 @@ class Worker:
     alive = 0
 
     def __init__(self, export, threads, limit):
+        assert limit == Options.timeout_s + 1
         self.export = export
 
     async def start(self):

@@ -238,14 +238,17 @@ def test_the_example_of_the_serving_page_translates_like_us(exported, tiny_run):
     assert scores[our.translation] == pytest.approx(our.score, abs=1e-3)
 
 
-def test_scores_contain_the_length_reward(tiny_run, tmp_path, pairs):
-    run = experiment.restore(Workdir(tiny_run), {"length_reward": 0.7, "length_ratio": 0.8})
+def test_scores_contain_alpha_and_the_length_reward(tiny_run, tmp_path, pairs):
+    settings = {"alpha": 1.5, "length_reward": 0.7, "length_ratio": 0.8}
+    run = experiment.restore(Workdir(tiny_run), settings)
     ctranslate2_export.save(run, tmp_path / "1")
     sources = run.vocabulary.encode([pair["source"] for pair in pairs])
     targets, scores = zip(*exports.open_export(tmp_path / "1").translate_ids(sources), strict=True)
     score = make_scorer(run.model, run.config.decode, run.vocabulary.producible)
     _, own = score(padded(sources), padded(targets))
     np.testing.assert_allclose(scores, own, atol=5e-3)
+    for lines in exports.open_export(tmp_path / "1").nbest([p["source"] for p in pairs], 3):
+        assert [line.score for line in lines] == sorted((x.score for x in lines), reverse=True)
 
 
 def test_a_translation_is_cut_at_its_own_limit(tiny_run, pairs, tmp_path):

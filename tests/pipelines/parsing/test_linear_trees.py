@@ -149,6 +149,20 @@ def test_as_many_words_as_possible_are_matched():
         assert not set.intersection(*longer)
 
 
+def test_a_repaired_tree_has_penns_tag_for_each_mark():
+    for mark, tag in {
+        ",": ",",
+        ".": ".",
+        "?": ".",
+        "!": ".",
+        ":": ":",
+        ";": ":",
+        "--": ":",
+    }.items():
+        tags = [leaf.tag for leaf in restored("openS NN NN closeS", ["a", mark, "b"]).leaves]
+        assert tags[1] == tag
+
+
 def test_every_output_gives_a_tree_with_exactly_the_words():
     rng = random.Random(1)
     marks = ["(S", ")S", "(NP", ")NP", ")VP", "DT", "NN", ".", "(", ")", "()", "x)y", "((", "é"]
