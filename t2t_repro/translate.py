@@ -170,13 +170,14 @@ def _check_runs(given: argparse.Namespace, settings: dict[str, Any]) -> None:
         _check_pretty(given.pretty, run.problem)
         for name in ("prefixes", "alignments"):
             _check_words(name, getattr(given, name), run.problem)
-    _check_alignments(given.alignments, given.prefixes)
+    if given.alignments:
+        _check_alignments(given.alignments, given.prefixes)
 
 
-def _check_alignments(path: Path | None, prefixes: Path | None) -> None:
+def _check_alignments(path: Path, prefixes: Path | None) -> None:
     """Raise BadInput if the alignments cannot be written, or would replace what is read."""
-    if not path:
-        return
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        return  # a pipe, whose reader would take the end of this look for the end of all
     try:
         with path.open("ab") as file:
             own = os.fstat(file.fileno())
@@ -184,7 +185,7 @@ def _check_alignments(path: Path | None, prefixes: Path | None) -> None:
         raise BadInput(f"--alignments={path}: {error.strerror}; give another file") from None
     read = [os.fstat(0)] if sys.stdin else []
     read += [prefixes.stat()] if prefixes and prefixes.exists() else []
-    if stat.S_ISREG(own.st_mode) and any(os.path.samestat(own, other) for other in read):
+    if any(os.path.samestat(own, other) for other in read):
         raise BadInput(f"--alignments={path}: it is read, too; give another file to write to")
 
 

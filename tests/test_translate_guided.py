@@ -1,7 +1,9 @@
 """The translate command with several runs, samples, prefixes, alignments and JSON."""
 
 import json
+import os
 import shutil
+import subprocess
 from itertools import islice
 
 import commands
@@ -107,3 +109,10 @@ def test_alignments_replace_nothing_that_is_read(translated, tmp_path):
     translated(f"--alignments={path}")
     assert len(path.read_text().splitlines()) == len(LINES)
     assert "Der" not in path.read_text()
+
+
+def test_alignments_go_into_a_pipe(translated, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        translated(f"--alignments={tmp_path / 'pipe'}")
+        assert len(reader.stdout.read().splitlines()) == len(LINES)

@@ -33,6 +33,7 @@ from t2t_repro import experiment, reports
 from t2t_repro.distributed.data_sheets import sustained
 from t2t_repro.distributed.strategy import default_strategy
 from t2t_repro.model.transformer import Transformer
+from t2t_repro.training.checkpoint_files import CheckpointFiles
 from t2t_repro.training.checkpoints import Checkpoints, average_last
 from t2t_repro.training.divergence import Divergence
 from t2t_repro.training.loop import Loop, Stopped, _stop_signals
@@ -761,17 +762,16 @@ def test_altered_text_is_the_same_in_another_process(text, tmp_path):
 def test_second_run_leaves_until_the_first_is_killed(workdir):
     first = Child(workdir, "--train_steps=1000000", "--log_steps=1", "--eval_sentences=0")
     first.wait_until(lambda: "perplexity" in first.stderr)
-    command = [sys.executable, "-m", "t2t_repro.train", f"--workdir={workdir}", "--train_steps=4"]
-    run = partial(
-        subprocess.run, command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    second = run()
+    command = [sys.executable, "-m", "t2t_repro.train", f"--workdir={workdir}"]
+    run = partial(subprocess.run, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    second = run(command)
     assert second.returncode == 2
     (line,) = second.stderr.splitlines()
     assert line.startswith(f"error: {workdir}: another command trains or prepares a run there")
     assert f"process {first.process.pid} on" in line
     assert first.end(signal.SIGKILL) == -signal.SIGKILL
-    third = run()
+    steps = CheckpointFiles(workdir / "checkpoints").last_step + 1
+    third = run([*command, f"--train_steps={steps}"])
     assert third.returncode == 0, third.stderr
 
 
