@@ -118,14 +118,20 @@ def read(directory: str, name: str) -> bytes | None:
     """Return a file's content, or None if there is no such file.
 
     Raises:
-        BadInput: The file cannot be read, or a pipe, a device or a directory is in its place.
+        BadInput: The file cannot be read, or a pipe, a device or a directory is in its place, or a
+            file in that of its directory.
     """
     path = posixpath.join(directory, name)
     if not is_address(directory):
         try:
             return regular_file.read(path, _LARGEST)
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise BadInput(
+                f"{directory} is or lies in a file; wanted a directory: move the file away, or "
+                "give another directory"
+            ) from None
         except OSError as error:
             raise BadInput(
                 f"{path}: cannot be read ({error.strerror or error}); check the disk and the "

@@ -100,6 +100,7 @@ def config_to_train(
 
 
 def _check_steps(train_steps: int, workdir: Workdir) -> None:
+    """Raise BadInput if a run has more updates than wanted, or has lost its checkpoints."""
     done = CheckpointFiles(workdir.checkpoints).last_step
     if done > train_steps:
         raise BadInput(

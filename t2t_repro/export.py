@@ -85,7 +85,7 @@ def _check(given: argparse.Namespace, directory: Path) -> None:
         )
     if given.ids_only and given.format != "saved_model":
         raise BadInput(f"--ids_only: --format={given.format} takes pieces always; leave it out")
-    if given.export_dir.is_file():
+    if given.export_dir.exists() and not given.export_dir.is_dir():
         raise BadInput(f"{given.export_dir} is a file; wanted a directory, or a new name for one")
     if directory.exists():
         raise BadInput(

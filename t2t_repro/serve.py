@@ -72,7 +72,8 @@ def _add_limits(flags: argparse.ArgumentParser) -> None:
     access.add_argument(
         "--allow_origin",
         default=Options.allow_origin,
-        help="origin whose pages may send requests, for CORS",
+        help="origin whose pages may send requests (CORS), scheme://host or scheme://host:port; "
+        "* for any",
     )
 
 
@@ -86,6 +87,11 @@ def main() -> None:
         )
     if not re.fullmatch("[^/:]+", given["model_name"]):
         raise BadInput(f"--model_name={given['model_name']}: wanted a name without / and :")
+    if not re.fullmatch(r"|\*|[a-z][a-z0-9+.-]*://[^/]+", given["allow_origin"]):
+        raise BadInput(
+            f"--allow_origin={given['allow_origin']}: wanted an origin as browsers send it, such "
+            "as https://example.org, without a path or a slash at its end; or *"
+        )
     token_file, access_log = given.pop("token_file"), not given.pop("no_access_log")
     try:
         from t2t_repro.server import service

@@ -32,7 +32,6 @@ _PACKED = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"PK\3\4": "zip",
 }
-_LONGEST_MARK = max(map(len, _PACKED))
 
 
 @contextlib.contextmanager
@@ -40,14 +39,11 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
     """Open a file to read its content, decompressed on the fly if its name ends in ".gz".
 
     Raises:
-        BadInput: The file is missing, cannot be read, is not a complete gzip file, or is compressed
-            although its name does not say so.
+        BadInput: The file is missing, cannot be read or is not a complete gzip file.
     """
     gzipped = Path(path).suffix == ".gz"
     try:
         with regular_file.opened(path) as file:
-            if not gzipped:
-                check_plain(path, file.peek(_LONGEST_MARK))
             yield io.BufferedReader(gzip.GzipFile(fileobj=file)) if gzipped else file
     except FileNotFoundError as error:
         raise BadInput(
@@ -65,17 +61,17 @@ def open_bytes(path: str | Path) -> Iterator[io.BufferedReader]:
         ) from error
 
 
-def check_plain(path: str | Path, beginning: bytes) -> None:
-    """Raise BadInput if a file that begins so is compressed, or is UTF-16 without a mark."""
+def check_plain(path: str | Path, first_line: bytes) -> None:
+    """Raise BadInput if a file with this first line is compressed, or UTF-16 without a mark."""
     marks = *_PACKED, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
-    if b"\0" in beginning and not beginning.startswith(marks):
-        order = "LE" if beginning.index(b"\0") % 2 else "BE"
+    if b"\0" in first_line and not first_line.startswith(marks):
+        order = "LE" if first_line.index(b"\0") % 2 else "BE"
         raise BadInput(
             f"{path}: NUL bytes in the first line; wanted UTF-8: if it is UTF-16, convert it with "
             f"iconv -f UTF-16{order} -t UTF-8"
         )
     for mark, name in _PACKED.items():
-        if beginning.startswith(mark):
+        if first_line.startswith(mark):
             raise BadInput(
                 f"{path}: compressed by {name}; wanted plain text, or gzip in a file whose name "
                 "ends in .gz: unpack or rename it"
@@ -88,8 +84,8 @@ def lines(path: str | Path) -> Iterator[str]:
     A byte order mark at the beginning is not part of the first line.
 
     Raises:
-        BadInput: The file cannot be opened (see `open_bytes`) or is empty, or a line is not UTF-8
-            or has more than 16 MiB.
+        BadInput: The file cannot be opened (see `open_bytes`), is empty, or is compressed although
+            its name does not say so; or a line is not UTF-8 or has more than 16 MiB.
     """
     with open_bytes(path) as file:
         yield from _lines(path, file)

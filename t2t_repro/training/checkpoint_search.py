@@ -113,12 +113,12 @@ def _restore(checkpoint: tf.train.Checkpoint, path: Path, weights: dict[str, tf.
     for file in path.parent.glob(f"{path.name}.*"):
         if file.exists() and not file.is_file():  # TensorFlow would wait for a pipe's writer
             raise Damaged("a pipe, a device or a folder is in the place of a file")
+    names = [name for name, _ in tf.train.list_variables(str(path)) if name.startswith("weights/")]
+    if len(names) != len(weights):
+        raise ValueError(f"it has {len(names)} weights, the model {len(weights)}")
     status = checkpoint.read(str(path))
     status.assert_existing_objects_matched()
     status.expect_partial()
-    names = [name for name, _ in tf.train.list_variables(str(path)) if name.startswith("weights/")]
-    if len(names) != len(weights):
-        raise ValueError(f"it has {len(names)} weights, the model {len(weights)}.")
 
 
 @contextlib.contextmanager

@@ -78,6 +78,8 @@ def test_a_file_in_the_place_of_the_directory(tmp_path):
     (tmp_path / "f").touch()
     with pytest.raises(BadInput, match="f/g: cannot be written"):
         storage.write(str(tmp_path / "f"), "g", b"")
+    with pytest.raises(BadInput, match=f"{tmp_path}/f is or lies in a file; wanted a directory"):
+        storage.read(str(tmp_path / "f"), "g")
 
 
 def test_a_link_stays_a_link(tmp_path):

@@ -63,6 +63,8 @@ def call(capfd, *flags):
         ("--queue_size=100", "--max_lines=128 --queue_size=100: wanted a queue with room for one"),
         ("--token_file=missing", "--token_file=missing: No such file"),
         ("--token_file=.", "--token_file=.: Is a directory"),
+        ("--allow_origin=https://a.org/", "--allow_origin=https://a.org/: wanted an origin as"),
+        ("--allow_origin=a.org", "--allow_origin=a.org: wanted an origin as browsers send it"),
         ("--host=256.0.0.1", "--host=256.0.0.1"),
         ("--host=a..b", "--host=a..b --port=8501"),
     ],

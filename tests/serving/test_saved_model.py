@@ -428,6 +428,7 @@ def test_requests_of_the_documentation_fit(signatures):
             "--weights=bfloat16: --format=ctranslate2 holds float32 or int8",
         ),
         ("--format=ctranslate2 --ids_only", "--ids_only: --format=ctranslate2 takes pieces"),
+        ("--export_dir=/dev/null", "/dev/null is a file; wanted a directory"),
         ("--format=onnx", "choose from 'saved_model', 'litert', 'ctranslate2'"),
         ("--weights=float16", "choose from 'bfloat16', 'float32', 'int8'"),
     ],

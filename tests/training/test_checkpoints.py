@@ -189,7 +189,9 @@ def test_no_checkpoint_to_average(model, tmp_path):
 def test_model_of_another_shape(build, saved, change):
     other = build(**{"num_layers": 1} | change)
     assert "step-40: cannot be restored" in refusal(average_last, other, saved, 1)
-    assert "train in another --workdir" in refusal(checkpoints_of(other, saved).restore_latest)
+    told = refusal(checkpoints_of(other, saved).restore_latest)
+    assert "train in another --workdir" in told
+    assert ("weights, the model" in told) == ("num_layers" in change)
 
 
 def test_another_shape_is_not_passed_over(build, model, saved):
