@@ -250,9 +250,10 @@ class Transformer(keras.Model):
     serve training (`decode`: all positions at once) and search (`decode_step`: one position and a
     cache).
 
-    `fit` does not work: it would call the model with the source alone, where the decoder also reads
-    the target, and Keras's MirroredStrategy training would average losses over replicas whose token
-    counts differ. `training.trainer.Trainer` has the step; `python -m t2t_repro.train` uses it.
+    `fit` would call the model with the source alone, where the decoder also reads the target. Use a
+    functional model, `keras.Model([source, target], model(source, target))`; docs/library.md has an
+    example. `python -m t2t_repro.train` has a step of its own, in `training.trainer.Trainer`, since
+    Keras would average losses over replicas whose token counts differ.
 
     Args:
         config: a `t2t_repro.config.Model`.
