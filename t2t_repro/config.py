@@ -183,7 +183,8 @@ class Data:
     )
     held_out_share: float = setting(
         0.01,
-        "parallel_text: share of the pairs held out for dev, and for test, if no files are given",
+        "parallel_text: share of the pairs held out for dev, and again as many for test, if no "
+        "files are given for them",
         low=0,
         below=0.5,
         decides_text=True,
@@ -328,7 +329,7 @@ class Train:
     )
     keep_best: int = setting(
         0,
-        "number of checkpoints to keep beside the latest, those with the best dev scores",
+        "number of checkpoints to keep in addition to the latest: those with the best dev scores",
         low=0,
         high=1_000_000,
         may_change=True,
@@ -382,7 +383,8 @@ class Decode:
 
     beam_size: int = setting(
         4,
-        "number of hypotheses kept (6.1); 1: follow the likeliest piece, cut at the best score",
+        "number of hypotheses kept (6.1); 1: follow the likeliest piece that is not EOS, then cut "
+        "the output where its score is best",
         low=1,
         high=1_000,
         may_change=True,

@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
         help="instead of a run: outputs of systems, each compared with the first by paired "
         "bootstrap resampling",
     )
-    flags.add_argument("--references", type=Path, help="the human translations of these lines")
+    flags.add_argument(
+        "--references", type=Path, help="human translations, one for each line of the outputs"
+    )
     flags.add_argument("--sources", type=Path, help="the text that was translated, for --comet")
     flags.add_argument("--problem", help="problem whose metric scores the files")
     _add_metrics(flags)

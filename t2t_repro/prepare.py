@@ -1,6 +1,6 @@
 """Prepare a problem's text without training: all that `train` does before its first step.
 
-The values shown are the paper's base model; configs/<problem>.yaml replaces some of them.
+The values shown are those of the paper's base model; configs/<problem>.yaml replaces some of them.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Translate over HTTP with an export of any format, in the REST language of TensorFlow Serving.
+"""Translate over HTTP with an export of any format, by the REST interface of TensorFlow Serving.
 
-The page at / translates what one types. docs/serving.md describes the routes.
+The page at / translates what you type. docs/serving.md describes the routes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     add("--model_name", default=Options.model_name, help="NAME in /v1/models/NAME")
     add("--host", default=Options.host, help="address to listen at; 0.0.0.0: at every one")
     _add_number(flags, "port", "port to listen at; 0: a free one", 0, 65_535)
-    _add_number(flags, "poll_s", "time between looks for new versions", 0.01, 86_400)
+    _add_number(flags, "poll_s", "seconds between checks for new versions", 0.01, 86_400)
     add(
         "--verify",
         action="store_true",
@@ -61,7 +61,7 @@ def _add_queue(flags: argparse.ArgumentParser) -> None:
 def _add_limits(flags: argparse.ArgumentParser) -> None:
     """Add the flags of what a request may have, and of who may send it."""
     limits = flags.add_argument_group("limits")
-    _add_number(limits, "timeout_s", "time for a request, in all", 1, 86_400)
+    _add_number(limits, "timeout_s", "seconds for a request, in all", 1, 86_400)
     _add_number(limits, "max_body_kb", "size of a request's body", 1, 1_000_000)
     _add_number(limits, "max_lines", "sentences in a request", 1, 100_000)
     _add_number(limits, "max_characters", "length of a sentence", 1, 1_000_000)

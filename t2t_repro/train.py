@@ -1,6 +1,6 @@
 """Train a model: python -m t2t_repro.train --problem=multi30k_ende. Run it again to resume.
 
-The values shown are the paper's base model; configs/<problem>.yaml replaces some of them.
+The values shown are those of the paper's base model; configs/<problem>.yaml replaces some of them.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Translate stdin to stdout, one output line for every input line, from a run or an export.
 
-A run of a parsing problem, or its export, writes one tree per sentence. Its input has words and
-punctuation marks separated by spaces, as in the treebank.
+A run of a parsing problem, or its export, writes one tree per sentence. In the input for it, words
+and punctuation marks must be separated by spaces, as in the treebank.
 """
 
 import argparse
@@ -68,7 +68,8 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--score",
         action="store_true",
-        help="write score<TAB>translation: log-probability and length reward over length penalty",
+        help="write score<TAB>translation; the score is (log-probability + length reward) / length "
+        "penalty",
     )
     flags.add_argument(
         "--pretty", action="store_true", help="parsing: indent each tree, over several lines"
@@ -95,9 +96,9 @@ def _add_guidance(flags: argparse._ArgumentGroup) -> None:
         1_000_000,
         metavar="K",
     )
-    text = "the logits are divided by it before drawing: below 1 likelier pieces, above 1 others"
+    text = "divides the logits before drawing: below 1 favours likelier pieces, above 1 the others"
     cli.add_number(flags, "--sampling_temperature", 1.0, text, 0.01, 100)
-    text = "of --sampling_topk; the samples of a line depend on it and on the line's number"
+    text = "seed of --sampling_topk; a line's samples depend on it and on the line's number"
     # "seed" is also a setting of training
     cli.add_number(flags, "--seed", None, text, 0, 2**32 - 1, metavar="N", dest="sampling_seed")
     flags.add_argument(

@@ -1,8 +1,8 @@
 """Measure the speed of training, decoding, input and the server; reproduce Tables 1 and 3.
 
-Each figure is the median of several runs in one process, after a warm-up. Beside the training step
-the speed of a large matrix product is measured on the same machine: the share of that speed which a
-training step reaches can be compared between machines.
+Each figure is the median of several runs in one process, after a warm-up. `train` also measures the
+speed of a large matrix product on the same machine. The share of that speed that a training step
+reaches can be compared between machines.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     serving = flags.add_argument_group("serve")
     serving.add_argument("--export_dir", type=Path, help="an export; none: base, random weights")
     serving.add_argument("--text", type=Path, help="file of sentences for --export_dir")
-    cli.add_number(serving, "--requests", 2000, "of the soak", 10, 10_000_000)
+    soak = "requests sent while some clients misbehave"
+    cli.add_number(serving, "--requests", 2000, soak, 10, 10_000_000)
     flags.add_argument("--json", action="store_true", help="print one JSON object")
     cli.add_settings(flags, ["data"])
     return flags
