@@ -62,6 +62,17 @@ def test_every_layer_can_be_made_again_from_its_configuration(make):
     assert config["registered_name"] == f"t2t_repro>{type(layer).__name__}"
 
 
+@pytest.mark.parametrize(
+    ("number", "given"),
+    [
+        *((0, {"dropout": 0.2}), (1, {"r": 4}), (2, {"dropout": 0.3}), (3, {"dropout": 0.3})),
+        *((4, {"dropout": 0.4}), (10, {"k": 3, "dilation": 2})),
+    ],
+)
+def test_a_configuration_has_the_arguments_that_were_given(number, given):
+    assert LAYERS[number]().get_config().items() >= given.items()
+
+
 def test_a_functional_model_of_layers_is_saved_and_cloned(tmp_path):
     inputs, mask = keras.Input((5, 12)), keras.Input((1, 1, 5), dtype="bool")
     layer = EncoderLayer(attention(), FeedForward(12, 20), 0.1)

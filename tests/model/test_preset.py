@@ -140,3 +140,13 @@ def test_a_file_that_is_damaged_or_missing(preset, name):
     (preset / name).unlink()
     with pytest.raises(BadInput, match=f"not a usable preset .{name}"):
         Transformer.from_preset(preset)
+
+
+def test_a_preset_that_is_written_again_is_not_complete_before_its_end(build, preset, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Transformer, "save_weights", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build().save_to_preset(preset)
+    assert not (preset / CONFIG).exists()

@@ -1,5 +1,6 @@
 """An epoch's batches: each pair once, in a random order that a resumed run reproduces."""
 
+import dataclasses
 import hashlib
 import subprocess
 import sys
@@ -231,3 +232,17 @@ def test_small_batches_hold_every_pair_once_within_the_budget(split, budget):
         np.testing.assert_array_equal(target, wanted[1])
         found += pairs.tolist()
     assert sorted(found) == list(range(len(split)))
+
+
+def test_alterations_follow_one_another_with_the_number_of_the_epoch(split):
+    seen = []
+
+    def shorter(given, epoch):
+        seen.append((len(given), epoch))
+        return split_of([([2], [3])] * (len(given) - 10))
+
+    altered = dataclasses.replace(
+        batching(split), alterations=(shorter, shorter), altered_updates=9
+    ).for_epoch(3, updates_before=8)
+    assert seen == [(200, 3), (190, 3)]
+    assert altered.pairs == 180

@@ -10,6 +10,7 @@ import tensorflow as tf
 from pipelines import stream
 from pipelines.errors import BadInput
 from pipelines.vocabulary import EOS
+from t2t_repro.model import flops
 
 pytestmark = pytest.mark.slow
 LENGTH = 42  # leaves out some of the pairs
@@ -142,3 +143,25 @@ def test_input_hosts_of_the_tf_data_service_share_an_epoch(texts, toy_pairs, toy
     )
     assert sorted(rows(batches)) == expected(toy_pairs, toy_vocabulary)
     del workers
+
+
+def test_pairs_with_an_empty_side_are_left_out(toy_vocabulary, tmp_path):
+    (path := tmp_path / "text.tsv").write_text("the house\tdas Haus\n\tdas Haus\nthe house\t\n")
+    own = stream_of(stream.TabSeparatedFiles(((str(path),),)), toy_vocabulary)
+    assert rows(own.batches(epoch=0)) == [tuple(toy_vocabulary.encode(["the house", "das Haus"]))]
+
+
+def test_a_part_without_pairs_is_an_error_but_not_the_rest_of_an_epoch(toy_vocabulary, tmp_path):
+    """A checkpoint may be of the last batch of an epoch."""
+    (path := tmp_path / "text.tsv").write_text("the house\tdas Haus\n")
+    text = stream.TabSeparatedFiles(((str(path),),))
+    own = stream_of(text, toy_vocabulary, shard=1, shards=2)
+    with pytest.raises(BadInput, match="part 1 of 2 has no pair"):
+        list(own.batches(epoch=0))
+    assert list(own.batches(epoch=0, first=3)) == []
+
+
+def test_the_place_counts_the_positions_of_all_batches(texts, toy_vocabulary):
+    own = stream_of(texts["aligned"], toy_vocabulary)
+    shapes = [(*source.shape, target.shape[1]) for source, target in own.batches(epoch=0)]
+    assert own.place.positions.numpy().tolist() == [*flops.positions(shapes)]

@@ -487,3 +487,82 @@ def test_counters_are_of_sentences_and_pieces():
         await queue.close()
 
     asyncio.run(main())
+
+
+def test_newcomers_do_not_prolong_the_wait_of_those_before_them():
+    async def main():
+        workers = [Worker(held=True), Worker()]
+        queue = batcher(workers, batch_size=8, max_wait=3600)
+        await started(queue, list("123456"), ["old"])  # each worker takes three of six
+        (old,) = queue._waiting  # while more are being translated
+        old.arrived -= 3600
+        await started(queue, ["new"])
+        assert workers[1].batches[-1][1] == ["old", "new"]
+        queue.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_has_failed_leaves_the_queue():
+    async def main():
+        batches, failing = failing_at(RuntimeError("bad"), "bad")
+
+        async def run(signature, rows):
+            await asyncio.sleep(0.01)
+            return await failing(signature, rows)
+
+        queue = Batcher([run], 1, 0, 100, Metrics())
+        with pytest.raises(RuntimeError, match="bad"):
+            await queue.submit("serving_default", ["bad", "good", "well"])
+        await queue.close()
+        assert ["well"] not in batches
+
+    asyncio.run(main())
+
+
+def test_a_long_sentence_that_comes_late_does_not_set_the_turn_back():
+    """Else newcomers would go before those who wait."""
+
+    async def main():
+        workers = [Worker(held=True), Worker(held=True)]
+        queue = batcher(workers, batch_size=16)
+        await started(queue, ["x" * 500], ["y" * 500], [f"many {i:03}" for i in range(96)])
+        for worker in (workers[0], workers[0], workers[1]):
+            worker.go.release()
+            await settle()
+        assert workers[1].batches[1][1] == ["y" * 500]
+        await started(queue, ["new line"])
+        workers[0].go.release()
+        await settle()
+        assert "new line" not in workers[0].batches[-1][1]
+        queue.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_batch_has_the_characters_that_fill_up_to_its_longest_sentence():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        tasks = await started(queue, ["first"], ["x" * 5000], *([["x" * 500]] * 2))
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert [list(map(len, rows)) for _, rows in worker.batches[1:]] == [[5000], [500, 500]]
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_batch_is_full_if_enough_wait_even_where_the_first_is_the_longest():
+    async def main():
+        worker = Worker(held=True)
+        queue = batcher([worker])
+        tasks = await started(
+            queue, ["first"], ["x" * 50], *([["x" * n] for n in (10, 20, 30, 40)])
+        )
+        worker.free()
+        await asyncio.gather(*tasks)
+        assert [list(map(len, rows)) for _, rows in worker.batches[1:]] == [[20, 30, 40, 50], [10]]
+        await queue.close()
+
+    asyncio.run(main())

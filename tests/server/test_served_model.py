@@ -251,3 +251,27 @@ def test_the_last_version_goes_on_when_all_files_are_gone(base):
         assert await model.current.batcher.submit("nbest", ["a"]) == ["1 a"]
 
     asyncio.run(watched(model, steps))
+
+
+def test_a_damaged_version_that_is_deleted_is_forgotten(base):
+    write(base, 1)
+    write(base, 2, "damaged")
+    model = model_of(base, poll_s=3600)
+
+    async def steps():
+        assert 2 in model.failures
+        shutil.rmtree(base / "2")
+        await model._refresh()
+        assert not model.failures
+
+    asyncio.run(watched(model, steps))
+
+
+def test_the_served_version_is_a_metric(base):
+    write(base, 7)
+    model = model_of(base)
+
+    async def steps():
+        assert b"\nt2t_model_version 7.0\n" in model._metrics.text()
+
+    asyncio.run(watched(model, steps))

@@ -171,6 +171,11 @@ def test_a_batch_of_one_gives_the_same(translator):
     assert together[0] == together[2] == [("", 0, False)] + [("", -1e9, False)] * 2
 
 
+def test_what_would_end_a_line_and_half_a_surrogate_pair_are_read_as_a_space(translator):
+    spaced, *others = translator.nbest([f"the{c}house" for c in " \x00\n\x1c\x85\ud800"], 1)
+    assert others == [spaced] * 5
+
+
 def test_a_very_long_sentence_is_cut(run, translator):
     """The model file has positions for all that `max_source_length` lets through."""
     long = "house " * 3000

@@ -89,3 +89,19 @@ def test_no_directory_holds_no_checkpoint(tmp_path):
     assert (files.listing().steps, files.listing().complaint) == ((), "")
     files.clear_unfinished()
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_last_step_is_that_of_a_checkpoint_with_files(tmp_path):
+    files = files_of(tmp_path, 10, 20)
+    files.record([10, 20])
+    files.path(20).with_suffix(".index").unlink()
+    assert files.last_step == 10
+
+
+def test_a_checkpoint_is_removed_with_what_a_failed_save_has_left_of_it(tmp_path):
+    files = files_of(tmp_path, 10, 20)
+    (tmp_path / "step-20_temp").mkdir()
+    files.remove(20)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("step-10.index", "step-10.data-00000-of-00001")
+    }

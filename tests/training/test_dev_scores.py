@@ -1,6 +1,7 @@
 """Dev scores that cannot be computed or written."""
 
 import dataclasses
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -94,3 +95,10 @@ def test_too_little_memory_to_translate_is_told_with_a_way_to_go_on(scores_of):
 
     with pytest.raises(BadInput, match=r"translate \(failed to allocate 9 GB\).*eval_sentences=0"):
         scores_of(make_translator, 3).validate(1)
+
+
+def test_nothing_is_written_where_the_work_directory_has_vanished(scores_of, tmp_path):
+    scores = scores_of(lambda: None, 0)
+    shutil.rmtree(tmp_path)
+    scores.report(1, {"loss": 4.0})
+    assert not tmp_path.exists()

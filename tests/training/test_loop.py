@@ -845,3 +845,44 @@ def test_tensorboard_has_translations_to_read(events):
     for row, pair in zip(rows[2:], toy_ende.examples("dev"), strict=False):
         assert row.startswith(f"| {pair['source']} | {pair['target']} | ")
     assert len(rows) == 2 + 5
+
+
+def clocked(monkeypatch):
+    """Return an `alter` and a `score` that take a minute each, by the loop's clock."""
+    now = [1000.0]
+
+    def minute_later(trainer, numbers):
+        now[0] += 60
+        return numbers
+
+    def score(step):
+        now[0] += 60
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("t2t_repro.training.loop.time", clock)
+    return minute_later, score
+
+
+def test_minutes_count_from_the_checkpoint_before(data, tmp_path, monkeypatch):
+    alter, _ = clocked(monkeypatch)
+    minutes = {"checkpoint_steps": 0, "checkpoint_minutes": 3.0}
+    train(data, tmp_path, alter=alter, train_steps=7, **minutes)
+    assert saved_steps(tmp_path) == [3, 6, 7]
+
+
+def test_all_dev_scores_so_far_count_for_their_share_of_the_time(data, tmp_path, monkeypatch):
+    alter, score = clocked(monkeypatch)
+    run = train(
+        *(data, tmp_path),
+        alter=alter,
+        score=score,
+        train_steps=7,
+        checkpoint_steps=1,
+        eval_share=0.39,
+    )
+    assert run.validated == [1, 2, 4, 5, 7]
+
+
+def test_the_last_step_is_looked_at_too(data, tmp_path):
+    skipping(data, tmp_path, [6])
+    assert (tmp_path / "nonfinite" / "step-6.npz").exists()
