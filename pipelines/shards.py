@@ -142,7 +142,7 @@ def as_shard(
     """Return pairs of (source ids, target ids) as the two arrays of a shard: ids, lengths."""
     sides = [side for pair in pairs for side in pair]
     lengths = np.array([len(side) for side in sides], np.int32).reshape(-1, 2)
-    return np.concatenate([[], *sides]).astype(dtype), lengths
+    return np.concatenate([np.empty(0, dtype), *sides], dtype=dtype, casting="unsafe"), lengths
 
 
 def _allow_open_files() -> None:

@@ -258,7 +258,7 @@ class Vocabulary:
         """The number of pieces; ids run from 0 to `size` - 1."""
         return self._processor.get_piece_size()
 
-    @property
+    @cached_property
     def pieces(self) -> list[str]:
         """The pieces in order of their ids, for file formats that contain a list of them."""
         return [self._processor.id_to_piece(i) for i in range(self.size)]

@@ -156,16 +156,25 @@ def _score_runs(given: argparse.Namespace) -> None:
     try:
         for path in given.workdir:
             scored[path] = _score_run(given, path, failures)
-        if len(scored) == 1:
-            _print(given, scored[path])
+    finally:  # the scores of some runs are not lost if another cannot be scored
+        _report_runs(given, scored)
+    if failures:
+        raise failures[0]
+
+
+def _report_runs(given: argparse.Namespace, scored: "dict[Path, Scores]") -> None:
+    """Print the scores of runs, and write them to each run's results.json."""
+    if not scored:
+        return
+    try:
+        if len(given.workdir) == 1:
+            _print(given, *scored.values())
         else:
             _print_runs(given, scored)
         sys.stdout.flush()
     finally:  # the scores are printed if the disk is full, and written if stdout was closed
         for path, scores in scored.items():
             Workdir(path).add_result(given.split, scores)
-    if failures:
-        raise failures[0]
 
 
 def _check_run(given: argparse.Namespace, workdir: Workdir) -> None:

@@ -88,11 +88,13 @@ def config_to_train(
 
     Raises:
         BadInput: for the reasons of `Workdir.config_to_train`, or files are named that the problem
-            does not read, or the text cannot be read or is too large for `low_resource`, or more
-            updates were made than are wanted, or their checkpoints are gone.
+            does not read or that can be read only once, or the text cannot be read or is too large
+            for `low_resource`, or more updates were made than are wanted, or their checkpoints are
+            gone.
     """
     config = workdir.config_to_train(problem, variant, overrides)
     PROBLEMS[config.problem].check_flags(config.problem, overrides)
+    run_text.check_files(config.data)
     _check_steps(config.train.train_steps, workdir)
     if config.variant != low_resource.VARIANT or workdir.holds_run:
         return config
@@ -121,10 +123,17 @@ def check(config: Config, workdir: Workdir) -> OtherRun | None:
         The run that this one starts from; None if there is none, or it is needed no more.
 
     Raises:
-        BadInput: `--stream` does not go together with the rest of the run, no part has a name of
+        BadInput: `--stream` does not go together with the rest of the run, no checkpoint but the
+            last would have the dev scores that others are compared by, no part has a name of
             `freeze`, or the run of `init_from` has a model of another shape.
     """
     run_text.check_stream(config)
+    for name in ("early_stopping", "keep_best"):
+        if not config.train.eval_share and getattr(config.train, name):
+            raise BadInput(
+                f"--{name} with --eval_share=0: only the last checkpoint has dev scores then; give "
+                f"a greater share, or --{name}=0"
+            )
     if config.train.freeze:  # a narrow model has the same parts
         narrow = replace(config.model, d_model=2, d_ff=1, num_heads=1, d_k=1, d_v=1)
         freeze(Transformer(narrow, rows=1), config.train.freeze)

@@ -27,13 +27,14 @@ Examples = Iterator[dict[str, str]]
 Scores = dict[str, float | str | int]
 
 # The settings of the text that only some problems read.
-_OF_MULTI30K = ("tokenized",)
+_OF_WMT14 = ("data_dir",)
+_OF_MULTI30K = ("data_dir", "tokenized")
 _OF_PARALLEL_TEXT = (
     *("source_files", "target_files", "tsv_files", "dev_source_files", "dev_target_files"),
     *("test_source_files", "test_target_files", "held_out_share", "tokenized"),
 )
-_OF_TREEBANKS = ("extra_tree_files", "gold_repeats", "altered_copies", "spell_words")
-_READ_BY_SOME = {*_OF_MULTI30K, *_OF_PARALLEL_TEXT, *_OF_TREEBANKS}
+_OF_TREEBANKS = ("data_dir", "extra_tree_files", "gold_repeats", "altered_copies", "spell_words")
+_READ_BY_SOME = {*_OF_WMT14, *_OF_MULTI30K, *_OF_PARALLEL_TEXT, *_OF_TREEBANKS}
 
 
 class Score(typing.Protocol):
@@ -151,8 +152,8 @@ def _check_files_are_whole(config: Config) -> None:
     for path in (*data.source_files, *data.target_files, *data.tsv_files):
         if not Path(path).is_file():
             raise BadInput(
-                f"{path}: no such file, or not a regular one; --stream reads it again in each "
-                "epoch: bring it back, or leave --stream out"
+                f"{path}: no such file; --stream reads it again in each epoch: bring it back, or "
+                "leave --stream out"
             )
 
 
@@ -221,10 +222,14 @@ PROBLEMS = {
     "multi30k_deen": Problem(partial(_multi30k, "de", "en"), _bleu, own_settings=_OF_MULTI30K),
     "multi30k_enfr": Problem(partial(_multi30k, "en", "fr"), _bleu, own_settings=_OF_MULTI30K),
     "wmt14_ende": Problem(
-        partial(_wmt14, "de-en"), _bleu, training_files=partial(_wmt14_files, "de-en")
+        *(partial(_wmt14, "de-en"), _bleu),
+        training_files=partial(_wmt14_files, "de-en"),
+        own_settings=_OF_WMT14,
     ),
     "wmt14_enfr": Problem(
-        partial(_wmt14, "fr-en"), _bleu, training_files=partial(_wmt14_files, "fr-en")
+        *(partial(_wmt14, "fr-en"), _bleu),
+        training_files=partial(_wmt14_files, "fr-en"),
+        own_settings=_OF_WMT14,
     ),
     "parallel_text": Problem(
         *(_parallel_text, _bleu),

@@ -3,6 +3,7 @@
 Results for programs go to results.json, lines for people to stderr.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 
@@ -85,7 +86,7 @@ def _trained_positions(loop: Loop) -> Positions:
 
 
 def evaluate(experiment: Experiment, split: str, more: MoreScores) -> Scores:
-    """Return the scores of a split.
+    """Return the scores of a split, and with which checkpoints and settings it was translated.
 
     Args:
         experiment: The run.
@@ -105,4 +106,10 @@ def evaluate(experiment: Experiment, split: str, more: MoreScores) -> Scores:
     scores |= more(hypotheses, references, sources)
     perplexity = Perplexity(experiment.model, experiment.strategy)
     value = perplexity.of(small_batches(encoded, _TOKENS))
-    return scores | {"perplexity": value, "split": split}
+    settings = dataclasses.asdict(config.decode).items()
+    return scores | {
+        "perplexity": value,
+        "split": split,
+        "checkpoints": " ".join(experiment.averaged),
+        "search": " ".join(f"--{name}={value}" for name, value in settings),
+    }

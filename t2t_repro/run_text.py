@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 
 from pipelines.augmentation.auxiliary_tasks import AuxiliaryTasks
 from pipelines.augmentation.bpe_dropout import BpeDropout
@@ -16,7 +18,7 @@ from pipelines.filters import Filters
 from pipelines.shards import EncodedSplit
 from pipelines.vocabulary import Vocabulary
 from t2t_repro import config as configs
-from t2t_repro.config import Config
+from t2t_repro.config import Config, Data
 from t2t_repro.problems import PROBLEMS
 from t2t_repro.workdir import Workdir
 
@@ -156,6 +158,18 @@ def _streamed_text(config: Config) -> Text:
     files = PROBLEMS[config.problem].training_files
     assert files is not None  # `check_stream` has looked
     return files(config)
+
+
+def check_files(data: Data) -> None:
+    """Raise BadInput if a text is in a pipe or a device: it is read more than once."""
+    for field in dataclasses.fields(data):
+        if field.name.endswith("_files"):
+            for path in map(Path, getattr(data, field.name)):
+                if path.exists() and not (path.is_file() or path.is_dir()):
+                    raise BadInput(
+                        f"--{field.name}: {path} is no regular file, and is read more than once; "
+                        "write its text to a file, plain or .gz"
+                    )
 
 
 def check_stream(config: Config) -> None:

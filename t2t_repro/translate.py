@@ -179,9 +179,12 @@ def _check_alignments(path: Path, prefixes: Path | None) -> None:
     """Raise BadInput if the alignments cannot be written, or would replace what is read."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         return  # a pipe, whose reader would take the end of this look for the end of all
+    is_new = not path.exists()
     try:
         with path.open("ab") as file:
             own = os.fstat(file.fileno())
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise BadInput(f"--alignments={path}: {error.strerror}; give another file") from None
     read = [os.fstat(0)] if sys.stdin else []
@@ -222,8 +225,8 @@ def _with_alignments(
         align: See `Aligner.align`.
         count: Rows to read before the first result.
     """
+    chunk = list(islice(rows, count))
     with path.open("ab", buffering=0) as file:
-        chunk = list(islice(rows, count))
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.truncate(0)  # only now that the input could be translated
         while chunk:

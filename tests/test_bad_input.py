@@ -220,10 +220,27 @@ def test_text_that_cannot_be_streamed(refusal, text, tmp_path, flags, expected):
         ("--problem=wmt14_ende --tokenized", "wmt14_ende does not read it; leave it out, or give"),
         ("--problem=toy_ende --gold_repeats=2", "another --problem, such as wsj_parsing"),
         ("--problem=wsj_parsing --held_out_share=0", "another --problem, such as parallel_text"),
+        ("--problem=toy_ende --data_dir=x", "--data_dir: toy_ende does not read it"),
     ],
 )
 def test_text_settings_that_are_another_problems(refusal, tmp_path, flags, expected):
     assert expected in refusal("train", *flags.split(), f"--workdir={tmp_path}")
+
+
+@pytest.mark.parametrize("name", ["source_files", "dev_target_files"])
+def test_text_in_a_pipe(refusal, text, tmp_path, name):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    given = {f"{split}_files": text / "en" for split in ("source", "target")}
+    given |= {f"dev_{split}_files": text / "en" for split in ("source", "target")} | {name: pipe}
+    flags = [f"--{name}={path}" for name, path in given.items()]
+    message = refusal("train", "--problem=parallel_text", *flags, f"--workdir={tmp_path / 'run'}")
+    assert f"--{name}: {pipe} is no regular file, and is read more than once" in message
+
+
+@pytest.mark.parametrize("name", ["early_stopping", "keep_best"])
+def test_dev_scores_are_wanted_and_have_no_time(refusal, tmp_path, name):
+    message = refusal("train", f"--{name}=2", "--eval_share=0", f"--workdir={tmp_path}")
+    assert f"--{name} with --eval_share=0: only the last checkpoint has dev scores" in message
 
 
 def test_a_stream_is_not_encoded_on_beam(refusal, text, tmp_path):

@@ -157,6 +157,8 @@ def test_evaluate(tiny_run, tmp_path, capfd):
     keys = {"sacrebleu", "sacrebleu_signature", "paper_bleu", "chrf", "perplexity", "lines"}
     assert all(keys <= set(of_split) for of_split in scores.values())
     assert scores["test"]["lines"] == scores["dev"]["lines"] == 500
+    assert scores["test"]["checkpoints"].split()[1:] == [scores["dev"]["checkpoints"]]
+    assert "--beam_size=1 --alpha=0.6" in scores["test"]["search"]
     assert 1 < scores["test"]["perplexity"] < 500  # 500, the vocabulary's size, is chance
     assert scores["test"]["perplexity"] != scores["dev"]["perplexity"]
     cost = json.loads((tiny_run / "results.json").read_text())

@@ -53,6 +53,7 @@ def test_scores_before_a_failure_are_kept(runs, capsys, monkeypatch):
 
     monkeypatch.setattr(evaluate, "_score_run", score)
     assert commands.call("evaluate", "--workdir", *runs) == 2
+    assert capsys.readouterr().out.splitlines()[1].split()[0] == str(runs[0])
     assert saved(runs[0]) == SCORES["a"]
     assert not (runs[1] / "results.json").exists()
 

@@ -104,6 +104,9 @@ def test_alignments_replace_nothing_that_is_read(translated, tmp_path):
     few = f"--prefixes={tmp_path / 'one'}", f"--alignments={path}"
     assert "wanted one for each line" in translated(*few, status=2)
     assert path.read_text() == "Der\n" * len(LINES)
+    new = tmp_path / "new"
+    assert "no such file" in translated(missing[0], f"--alignments={new}", status=2)
+    assert not new.exists()
     folder = f"--alignments={tmp_path}"
     assert f"{folder}: Is a directory" in translated(folder, status=2)
     translated(f"--alignments={path}")

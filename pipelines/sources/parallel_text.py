@@ -117,6 +117,8 @@ def _split_of(source: str, missing: Sequence[str], share: float) -> str:
     or moved, and for every seed of the run, so runs with different seeds can be compared and can
     share their encoded splits.
     """
+    if not missing:
+        return "train"
     digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
     position = int.from_bytes(digest) / 2**64  # uniform in [0, 1)
     for index, name in enumerate(_HELD_OUT):

@@ -5,6 +5,7 @@ the last layer of a smaller model. Of the paper's 6 layers it is also the one wh
 best (Garg et al. 2019, arXiv:1909.02074).
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,7 +69,8 @@ class Aligner:
 
     def _words(self, text: str) -> tuple[list[int], np.ndarray]:
         """Return a text's ids, EOS at the end, and the place of each piece's word without EOS."""
-        rows = [ids[:-1] for ids in self._vocabulary.encode(text.split())]
+        words = re.findall(r"\S+", text, re.ASCII)  # a no-break space is within a word
+        rows = [ids[:-1] for ids in self._vocabulary.encode(words)]
         place = np.repeat(np.arange(len(rows)), [len(ids) for ids in rows])[: self._longest - 1]
         ids = [i for ids in rows for i in ids][: self._longest - 1]
         return [*ids, EOS], place

@@ -14,7 +14,9 @@ from sacrebleu.metrics.base import Metric
 from pipelines.errors import BadInput
 
 # For languages written without spaces between words. sacreBLEU's signature names the tokeniser.
-_SACREBLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char"}
+_SACREBLEU_TOKENIZERS = dict.fromkeys(("zh", "zho", "cmn"), "zh") | dict.fromkeys(
+    ("ja", "jpn", "ko", "kor", "th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"
+)
 _BOOTSTRAP = 1000  # samples of the lines; sacreBLEU's default
 
 # Computes BLEU like Moses' multi-bleu.perl on tokenised text: corpus level, up to 4-grams, cased,
@@ -41,7 +43,7 @@ def translation_scores(
     Args:
         hypotheses: The system's output lines.
         references: The reference lines, in the same order.
-        language: Two-letter code of the target language, such as "de".
+        language: Code of the target language by ISO 639, such as "de".
         tokenized: Whether the lines are Moses tokens joined by spaces, as in Multi30k's lower-cased
             files. sacreBLEU then compares these tokens (its signature says `tok:none`), and
             paper-style BLEU splits compounds but does not normalise or tokenise again, because that

@@ -240,7 +240,7 @@ async def _predict(request: Request) -> Response:
 def _status(request: Request) -> Response:
     name, number = _asked(request)
     model: ServedModel = request.app.state.model
-    states = {number: ("END", reason) for number, (_, reason) in model.failures.items()}
+    states = {number: ("END", each.reason) for number, each in model.failures.items()}
     if model.current:
         states[model.current.number] = ("AVAILABLE", "")
     known = name == request.app.state.options.model_name

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from pipelines.errors import BadInput
 from t2t_repro.server.batcher import Batcher
@@ -17,6 +19,16 @@ from t2t_repro.serving.exports import is_export
 _log = logging.getLogger(__name__)
 
 _Files = tuple[tuple[str, int, int], ...]  # name, size and time of change of each file
+_PAUSE = 60.0  # seconds before a version that did not load is tried again; then twice as many
+
+
+class Failure(NamedTuple):
+    """Why a version with these files is not served, and when it is tried again."""
+
+    files: _Files
+    reason: str
+    pause: float  # seconds
+    next_try: float  # seconds, by `time.monotonic`
 
 
 class Version:
@@ -76,8 +88,9 @@ class Version:
 class ServedModel:
     """The versions of an export, of which the highest usable one is served.
 
-    A version that does not load is left alone until its files change; meanwhile the one before is
-    served. A version whose files have changed is loaded again.
+    While a version does not load, the one before is served. It is tried again when its files have
+    changed, and otherwise after ever longer pauses: there may have been too little memory for two
+    versions. A version whose files have changed is loaded again.
 
     Args:
         options: The server's settings.
@@ -88,7 +101,7 @@ class ServedModel:
         self._options, self._metrics = options, metrics
         self._seen: dict[int, _Files] = {}  # at the last look
         self._old: dict[asyncio.Task[None], Version] = {}  # which answer what they had accepted
-        self.failures: dict[int, tuple[_Files, str]] = {}  # of unusable versions, and why
+        self.failures: dict[int, Failure] = {}  # of unusable versions
         self.current: Version | None = None
 
     async def start(self) -> None:
@@ -100,7 +113,7 @@ class ServedModel:
         self._seen = {number: files for number, _, files in await asyncio.to_thread(self._look)}
         await self._refresh()
         if self.current is None:
-            reasons = [reason for _, reason in self.failures.values()]
+            reasons = [failure.reason for failure in self.failures.values()]
             raise BadInput(
                 reasons[0] if reasons else f"{self._options.export_dir}: no export there"
             )
@@ -140,7 +153,10 @@ class ServedModel:
             # Else it is still being copied; at the next look, perhaps, no more.
 
     def _failed(self, number: int, files: _Files) -> bool:
-        return number in self.failures and self.failures[number][0] == files
+        failure = self.failures.get(number)
+        return (
+            failure is not None and failure.files == files and time.monotonic() < failure.next_try
+        )
 
     async def _load(self, number: int, path: Path) -> bool:
         version = Version(number, path, self._options, self._metrics)
@@ -149,7 +165,10 @@ class ServedModel:
                 await asyncio.to_thread(export_files.verify, path)
             await version.load()
         except Exception as error:
-            self.failures[number] = version.files, str(error)
+            before = self.failures.get(number)
+            pause = 2 * before.pause if before and before.files == version.files else _PAUSE
+            next_try = time.monotonic() + pause
+            self.failures[number] = Failure(version.files, str(error), pause, next_try)
             _log.error("version %d is not served: %s", number, error)
             return False
         self.failures.pop(number, None)

@@ -149,6 +149,8 @@ class Translator:
 
     def _complete(self, cut: list[tuple[Sequence[int], _Hypothesis]]) -> None:
         """Set the log-probabilities of hypotheses that were cut, beside their sources."""
+        if not cut:
+            return
         sources, targets = ([pair[0] for pair in cut], [pair[1].ids for pair in cut])
         scored = self._translator.score_batch(
             self._pieces(sources), self._pieces(targets), max_input_length=0, max_batch_size=_BATCH

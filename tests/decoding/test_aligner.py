@@ -29,6 +29,12 @@ def test_without_words_there_are_no_links():
     assert _links(weights, none, some) == _links(weights, some, none) == []
 
 
+def test_a_no_break_space_is_within_a_word(build, toy_vocabulary):
+    aligner = Aligner(build(num_layers=1, embedding_rows=toy_vocabulary.size), toy_vocabulary, 99)
+    _, places = aligner._words("old\u00a0! the\thouse")
+    assert max(places) == 2
+
+
 @pytest.mark.parametrize(("layers", "used"), [(6, 4), (2, 1)])
 def test_links_are_of_the_fifth_layer_or_the_last(build, toy_pairs, toy_vocabulary, layers, used):
     model = build(num_layers=layers, embedding_rows=toy_vocabulary.size)

@@ -189,7 +189,10 @@ def test_signatures_say_how_the_numbers_came_about():
     assert "tok:none" in tokens["sacrebleu_signature"].split("|")
 
 
-@pytest.mark.parametrize(("language", "tokeniser"), [("ja", "char"), ("ko", "char"), ("zh", "zh")])
+@pytest.mark.parametrize(
+    ("language", "tokeniser"),
+    [("ja", "char"), ("jpn", "char"), ("ko", "char"), ("th", "char"), ("zh", "zh"), ("zho", "zh")],
+)
 def test_scripts_without_spaces_have_their_own_tokeniser(language, tokeniser):
     scores = translation_scores(["\u732b\u304c"], ["\u732b\u304c"], language=language)
     assert f"tok:{tokeniser}" in scores["sacrebleu_signature"].split("|")

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,12 +116,37 @@ def test_a_damaged_version_leaves_the_one_before(base):
 
     async def steps():
         assert model.current.number == 1
-        assert "damaged" in model.failures[2][1]
+        assert "damaged" in model.failures[2].reason
         write(base, 2, "good")  # mended
         await until(serves(model, 2))
         assert not model.failures
 
     asyncio.run(watched(model, steps))
+
+
+def test_a_version_that_did_not_load_is_tried_again_after_ever_longer_pauses(base, monkeypatch):
+    write(base, 1)
+    write(base, 2)
+    model, now, tried = model_of(base, poll_s=3600), [0.0], []
+
+    async def start(worker, usual=Worker.start):
+        if worker.export.name == "2":
+            tried.append(now[0])
+            if now[0] < 300:
+                raise BadInput("no memory for two")
+        return await usual(worker)
+
+    monkeypatch.setattr(Worker, "start", start)
+    monkeypatch.setattr(served_model, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def steps():
+        for now[0] in range(0, 600, 10):
+            await model._refresh()
+        assert model.current.number == 2
+        assert not model.failures
+
+    asyncio.run(watched(model, steps))
+    assert sorted({*tried}) == [0, 60, 180, 420]
 
 
 def test_with_verify_a_version_with_a_changed_file_is_not_served(base):
@@ -135,7 +161,7 @@ def test_with_verify_a_version_with_a_changed_file_is_not_served(base):
 
     async def steps():
         assert model.current.number == 1
-        assert "2: not what was exported (damaged: model.bin)" in model.failures[2][1]
+        assert "2: not what was exported (damaged: model.bin)" in model.failures[2].reason
 
     async def without():
         assert trusting.current.number == 2
