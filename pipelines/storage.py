@@ -1,4 +1,4 @@
-"""Small files in a local directory or at an address for tf.io.gfile, such as gs://bucket/folder.
+"""Whole files in a local directory or at an address for tf.io.gfile, such as gs://bucket/folder.
 
 TensorFlow is imported for addresses only: the processes that encode text into a local directory
 save its 2.6 seconds and 400 MB.

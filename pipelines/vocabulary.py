@@ -2,8 +2,9 @@
 
 Paper, section 5.1: "sentences were encoded using byte-pair encoding, which has a shared
 source-target vocabulary of about 37000 tokens" (Sennrich et al. 2016, arXiv:1508.07909).
-sentencepiece learns it; tensorflow_text runs the same model file as a graph operation. No module
-but this one and `merges` sees a merge, a word marker or a special id other than PAD and EOS.
+sentencepiece learns it; tensorflow_text runs the same model file as a graph operation. Only this
+module and `merges` see merges, and on the way from text to text nothing else sees a word marker or
+a special id other than PAD and EOS. What shows or exports pieces, such as attention figures, does.
 
 Both versions treat text alike. sentencepiece's NFKC table folds compatibility forms; a run of
 spaces becomes one space; a line break of any kind becomes a space; invisible control characters are

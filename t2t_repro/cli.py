@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from pipelines.errors import BadInput, first_line
 from pipelines.storage import is_address
-from t2t_repro import __version__, config, streams
+from t2t_repro import __version__, config, stdio
 from t2t_repro.settings import help_text, is_text, nearest, shown
 from t2t_repro.workdir import Workdir
 
@@ -291,7 +291,7 @@ def settings(namespace: argparse.Namespace) -> dict[str, Any]:
 
 def run(main: Callable[[], None]) -> NoReturn:
     """Run a command's main function and end the process with the exit status above."""
-    streams.take_over()
+    stdio.take_over()
     try:
         _call(main)
     except BadInput as error:
@@ -302,11 +302,11 @@ def run(main: Callable[[], None]) -> NoReturn:
             sys.stdout.flush()
         os._exit(1)  # not sys.exit, which would wait for TFDS's threads to finish downloading
     except BrokenPipeError as error:  # the reader of stdout or stderr went away, as `head` does
-        streams.discard(sys.stderr if error.filename == "stderr" else sys.stdout)
+        stdio.discard(sys.stderr if error.filename == "stderr" else sys.stdout)
         _end(1, "stdout was closed")
     except OSError as error:
         if error.filename == "stdout":
-            streams.discard(sys.stdout)
+            stdio.discard(sys.stdout)
         place = "" if error.filename is None else f"{error.filename}: "
         _end(2, f"error: {place}{error.strerror or error}")
     except MemoryError as error:
@@ -383,5 +383,5 @@ def _end(status: int, message: str) -> NoReturn:
     try:
         print(shortened(message), file=sys.stderr)
     except OSError:  # nobody reads it; Python, as it ends, would try again and exit with 120
-        streams.discard(sys.stderr)
+        stdio.discard(sys.stderr)
     sys.exit(status)

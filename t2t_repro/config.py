@@ -112,7 +112,8 @@ class Data:
     )
     tokens_per_batch: int = setting(
         25000,
-        "source tokens per batch, and as many target tokens, over all replicas (5.1)",
+        "source tokens per batch, and as many target tokens, over all replicas (5.1); but at least "
+        "9 pairs, however long: --max_tokens_per_replica bounds memory",
         low=1,
         high=100_000_000,
     )

@@ -35,8 +35,8 @@ def fit(config: Config, pairs: Iterable[Mapping[str, str]], given: Mapping[str, 
     words, fewer, characters, combinations = count(pairs)
     if words > MOST_WORDS:
         raise BadInput(
-            f"--variant={VARIANT}: wanted a training text of at most {MOST_WORDS:,} words, got "
-            f"{words:,}; leave the variant out, and choose sizes as "
+            f"--variant={VARIANT}: wanted a training text of at most {MOST_WORDS:,} words a side, "
+            f"got {words:,}; leave the variant out, and choose sizes as "
             f"configs/{config.problem}.yaml says"
         )
     can_align = combinations <= MOST_COMBINATIONS and fewer >= LEAST_SHARE * words
@@ -48,10 +48,10 @@ def fit(config: Config, pairs: Iterable[Mapping[str, str]], given: Mapping[str, 
 
 
 def count(pairs: Iterable[Mapping[str, str]]) -> tuple[int, int, int, int]:
-    """Return the words of both sides, different characters, and combinations of words.
+    """Return the words of the longer side, those of the other, characters, and combinations.
 
-    The side that has more words comes first; the other may be of a script without spaces, and of
-    thousands of characters. A combination is a source word and a target word of one pair.
+    The other side may be of a script without spaces. Characters are the different ones of both
+    sides. A combination is a source word and a target word of one pair.
     """
     source = target = combinations = 0
     characters: set[str] = set()

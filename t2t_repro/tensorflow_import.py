@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from pipelines.errors import BadInput
-from t2t_repro import streams
+from t2t_repro import stdio
 
 # Of address space: the imports take 1.9 GB, `translate` with a tiny run 2.6. With less they fail in
 # many ways, by crashes too.
@@ -38,7 +38,7 @@ def quiet() -> None:
         _import()
         return
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    sys.stderr = streams.messages(os.dup(2))
+    sys.stderr = stdio.messages(os.dup(2))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
     os.close(null)

@@ -60,7 +60,7 @@ class Workdir:
     def locked(self) -> Iterator["Workdir"]:
         """Make the directory if needed, and lock it until the context ends.
 
-        Returns:
+        Yields:
             The work directory, which from now on notices that it has vanished.
 
         Raises:

@@ -29,7 +29,7 @@ T2T_REPRO = (
         "yaml_files",
         "config",
         "low_resource",
-        "streams",
+        "stdio",
         "tensorflow_import",
         "lock",
         "workdir",

@@ -133,7 +133,7 @@ def test_what_the_user_gives_stays(capsys):
 
 def test_a_large_text_is_refused():
     with pytest.raises(
-        BadInput, match=r"at most 1,000,000 words, got 1,000,002; leave the variant"
+        BadInput, match=r"at most 1,000,000 words a side, got 1,000,002; leave the variant"
     ):
         low_resource.fit(resolved(), pairs(500_001, times=2), {})
 

@@ -1,8 +1,8 @@
 """Measure the speed of training, decoding, input and the server; reproduce Tables 1 and 3.
 
-Each figure is the median of several runs in one process, after a warm-up. `train` also measures the
-speed of a large matrix product on the same machine. The share of that speed that a training step
-reaches can be compared between machines.
+Speeds are medians over --repeats, after a warm-up; `vocabulary` and `table3` run once. `train` also
+measures the speed of a large matrix product on the same machine. The share of that speed that a
+training step reaches can be compared between machines.
 """
 
 import argparse

@@ -1,1 +1,1 @@
-"""The devices and hosts that a run trains on."""
+"""The devices and hosts that a run trains on, and what their processors can do."""

@@ -46,7 +46,7 @@ class Loop:
     Args:
         trainer: The training step.
         config: The run's configuration.
-        batching: The training pairs.
+        batching: The batches of the training text, planned or streamed.
         checkpoint_dir: <work directory>/checkpoints.
         report: Called every `log_steps` with the step statistics and the learning rate, and after
             each checkpoint with the seconds that it and its dev scores took.
