@@ -199,6 +199,17 @@ def test_a_mask_of_numbers_gives_what_a_mask_of_booleans_gives(dtype):
         np.testing.assert_allclose(other, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("rate", "count"), [(0.0, 1), (0.5, 0)])
+def test_attention_with_dropout_is_not_fused(monkeypatch, rate, count):
+    """Dropout acts on weights, which a fused attention does not have."""
+    calls = []
+    monkeypatch.setattr(fast_ops, "fuses_attention", lambda *_: True)
+    monkeypatch.setattr(fast_ops, "attention", lambda *inputs: calls.append(1) or inputs[2])
+    layer = MultiHeadAttention(d_model=4, num_heads=1, d_k=2, d_v=2, dropout=rate)
+    layer(np.ones((1, 3, 4), "float32"), causal_mask(3))
+    assert len(calls) == count
+
+
 def test_write_cache_changes_one_position_of_a_copy():
     # One sentence, two heads, room for three positions of a beam of two.
     cache = {"key": np.zeros((1, 2, 6, 2), "float32"), "value": np.ones((1, 2, 6, 1), "float32")}

@@ -131,6 +131,7 @@ def test_layers_train_with_any_of_keras_policies(dtype):
     assert np.isfinite(history.history["loss"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")  # those without Dense
 def test_logits_of_a_quantized_model_are_near_those_before(build):
     model = build()

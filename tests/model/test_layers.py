@@ -66,6 +66,10 @@ def test_learned_positions_add_their_rows_and_repeat_the_last(rng):
     np.testing.assert_allclose(array(layer(x, position=3)), expected, rtol=1e-6)
 
 
+def test_learned_positions_start_as_small_as_the_rows_of_the_matrix():
+    assert array(LearnedPositions(rows=1000, d_model=64).table).std() == pytest.approx(1 / 8, 0.02)
+
+
 def test_add_norm_normalises_the_sum(rng):
     layer = AddNorm(dropout=0.1)
     layer.build((None, None, 6))

@@ -1,5 +1,6 @@
 """A Transformer as a folder in KerasHub's layout: written, read, and refused when it is damaged."""
 
+import dataclasses
 import json
 import shutil
 
@@ -68,6 +69,12 @@ def test_a_layer_of_the_users_keeps_its_arguments(build, tmp_path):
     model.save_to_preset(tmp_path)
     other = Transformer.from_preset(tmp_path)
     np.testing.assert_array_equal(logits(other), logits(model))
+
+
+def test_a_layer_of_the_users_may_have_fewer_weights_than_attention(build, tmp_path):
+    config = dataclasses.replace(build().config, d_k=500)
+    Transformer(config, self_attention=Mixing("tanh", None, more=None)).save_to_preset(tmp_path)
+    assert Transformer.from_preset(tmp_path).config == config
 
 
 @keras.saving.register_keras_serializable("test_preset")

@@ -185,6 +185,12 @@ def test_the_encoder_takes_any_of_them():
         np.testing.assert_allclose(alone[0], array(model(SOURCE, TARGET))[0, :3], atol=1e-5)
 
 
+def test_in_the_encoder_they_compute_in_its_type():
+    for make in ALL.values():
+        model = Transformer(TINY, dtype="mixed_bfloat16", self_attention=make())
+        assert {layer.self_attention.compute_dtype for layer in model.encoder} == {"bfloat16"}
+
+
 def test_a_transformer_whose_neighbourhood_covers_the_source_is_the_papers():
     wide = RestrictedSelfAttention(9, **ATTENTION)
     restricted, full = Transformer(TINY, self_attention=wide), Transformer(TINY)

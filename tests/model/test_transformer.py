@@ -189,6 +189,17 @@ def test_attention_is_what_the_layers_use(build):
     np.testing.assert_array_equal(array(model(SOURCE, TARGET)), before)
 
 
+def test_attention_of_the_decoder_comes_from_the_tokens_before(build):
+    """Row 2 is the first that has read token 1."""
+    model, changed = build(), TARGET.copy()
+    changed[:, 1] -= 3
+    _, *first = model.attention(SOURCE, TARGET)
+    _, *other = model.attention(SOURCE, changed)
+    for one, two in zip(map(array, first), map(array, other), strict=True):
+        np.testing.assert_array_equal(one[..., :2, :], two[..., :2, :])
+        assert np.abs(one[..., 2, :] - two[..., 2, :]).max() > 1e-3
+
+
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)

@@ -176,6 +176,14 @@ def test_what_would_end_a_line_and_half_a_surrogate_pair_are_read_as_a_space(tra
     assert others == [spaced] * 5
 
 
+def test_a_translation_is_one_line(translator):
+    """A model can spell U+2028, which ends a line for Python, in bytes."""
+    spelt = [translator._pieces.piece_to_id(f"<0x{byte:02X}>") for byte in "\u2028".encode()]
+    ids, score = np.int32([[*translator._pieces.encode("Yes."), *spelt, EOS]]), np.float32([-1])
+    (line,) = translator._lines("Yes.", litert_translator.Hypotheses(ids, score), False)
+    assert line == ("Yes. ", -1.0, False)
+
+
 def test_a_very_long_sentence_is_cut(run, translator):
     """The model file has positions for all that `max_source_length` lets through."""
     long = "house " * 3000
@@ -193,6 +201,16 @@ def test_a_sentence_of_the_greatest_length_is_not_cut(vocabulary, copy):
         with_settings(copy, max_source_length=longest)
         ((line,),) = litert_translator.Translator(copy, threads=1).nbest(SOURCES[:1], 1)
         assert line.cut == cut
+
+
+def test_a_long_sentence_is_decoded_with_few_others(translator):
+    sources = [[5] * length + [EOS] for length in (*[9] * 70, 900)]
+    batches = list(translator._batches(sources))
+    assert sorted(number for numbers in batches for number in numbers) == list(range(71))
+    for numbers in batches:
+        longest = max(len(sources[number]) for number in numbers)
+        positions = len(numbers) * (2 * longest + translator.max_extra_length)
+        assert positions <= litert_translator._POSITIONS
 
 
 def test_a_forced_length(translator, vocabulary):
@@ -464,6 +482,12 @@ def test_the_program_ends_silently_where_nobody_reads_any_more(exported):
     _, stderr = program.communicate(lines, timeout=500)
     assert program.returncode == 1
     assert b"rror" not in stderr, stderr  # but a line of XNNPACK
+
+
+def test_the_program_reads_what_is_not_utf_8(exported, translator):
+    program = [sys.executable, exported / "translator.py"]
+    done = subprocess.run(program, input=b"Yes.\xff\nYes.\n", capture_output=True)
+    assert done.stdout.decode().split("\n")[:-1] == translator.translate(["Yes.\ufffd", "Yes."])
 
 
 def test_the_program_says_that_the_disk_is_full(exported):

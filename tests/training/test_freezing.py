@@ -27,6 +27,12 @@ def test_a_name_stands_for_all_weights_below_it(build, parts, frozen):
         assert all(path.startswith(parts) for path in paths)
 
 
+def test_a_stack_is_all_of_its_layers_however_many(build):
+    model = build(num_layers=11)
+    freeze(model, "encoder")
+    assert not [weight for layer in model.encoder for weight in layer.trainable_variables]
+
+
 @pytest.mark.parametrize("parts", ["encode", "encoder_", "encoder,", "encoder_2", "kernel"])
 def test_an_unknown_name_is_refused_with_the_known_ones(build, parts):
     with pytest.raises(BadInput, match="wanted some of embedding, encoder, decoder, one of"):

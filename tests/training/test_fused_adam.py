@@ -47,3 +47,12 @@ def test_weight_decay_shrinks_matrices_by_the_learning_rate_and_leaves_vectors()
         # Equation 3 at step 1: 4^-0.5 = 0.5. Adam itself moves nothing where the gradient is 0.
         expected = 8 * (1 - 0.5 * 0.5) if len(weight.shape) > 1 else 8.0
         np.testing.assert_allclose(weight, np.full(weight.shape, expected), err_msg=weight.path)
+
+
+def test_averages_begin_at_the_weights_even_where_the_first_step_is_skipped():
+    weights = [keras.Variable(np.full(3, 8.0, "float32"))]
+    optimizer = make_optimizer(Train(ema=0.9), 4, FusedAdam)
+    optimizer.build(weights)
+    optimizer.iterations.assign_add(1)  # as the trainer counts a step without its update
+    optimizer.update([keras.ops.zeros(3)], weights)
+    np.testing.assert_allclose(optimizer.averages[0], np.full(3, 8.0))

@@ -1,5 +1,6 @@
 """A run that starts from another one: its weights, its vocabulary, and then its own way."""
 
+import dataclasses
 import shutil
 from itertools import islice
 from types import SimpleNamespace
@@ -104,6 +105,20 @@ def test_what_does_not_suit_is_refused_and_leaves_no_run(folder, capsys, flags, 
     assert train(folder, "refused", start, *flags) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (folder / "refused" / "config.yaml").exists()
+
+
+def test_another_dropout_is_no_other_shape(folder):
+    other = OtherRun(folder / "other")
+    model = Workdir(other.path).config().model
+    other.check_shape(dataclasses.replace(model, dropout=0.3, attention_dropout=0.2))
+
+
+def test_weights_are_not_copied_for_another_vocabulary(folder):
+    """As where that run has been made anew since this one took over its vocabulary."""
+    run = experiment.restore(Workdir(folder / "other"), {})
+    vocabulary = SimpleNamespace(fingerprint="another")
+    with pytest.raises(BadInput, match="is not the vocabulary that this run took over from there"):
+        OtherRun(folder / "other").copy_weights(run.model, vocabulary, strict=True)
 
 
 def settings_of(flags):

@@ -637,6 +637,44 @@ def test_only_the_last_20_batches_are_kept(tmp_path):
     assert kept == {f"step-{step}.npz" for step in range(95, 115)}
 
 
+def skip(skipped, *steps):
+    """Let steps be skipped, and look at the last of them too."""
+    for step in steps:
+        skipped.add(step, *[tf.constant([[5, 1]])] * 2, tf.constant([0, 0, 0, np.nan]))
+    skipped.settle()
+
+
+def test_a_skipped_batch_that_cannot_be_written_ends_no_training(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    skip(SkippedSteps(9, tmp_path / "file" / "nonfinite", is_chief=True), 1)
+    assert "its batch could not be written to " in capsys.readouterr().err
+
+
+def test_only_the_chief_writes_and_tells_of_skipped_steps(tmp_path, capsys):
+    skipped = SkippedSteps(1, tmp_path / "nonfinite", is_chief=False)
+    skip(skipped, 1)
+    assert (list(tmp_path.iterdir()), capsys.readouterr().err) == ([], "")
+    with pytest.raises(BadInput):
+        skip(skipped, 2)
+
+
+def test_skipped_steps_are_neither_a_divergence_nor_the_end_of_lost_steps():
+    divergence = Divergence(rows=400)
+    made, skipped = np.float32([[70, 60, 1, 1]] * 400), np.float32([[0, 0, 0, np.nan]] * 100)
+    divergence.check(400, made, 1.0)
+    divergence.check(500, skipped, np.nan)
+    assert divergence.lost == 400
+
+
+def test_a_weight_with_one_infinite_number_is_not_finite(build):
+    model, divergence = build(num_layers=1), Divergence(rows=23)
+    divergence.check_weights(3, model)
+    bias = model.trainable_variables[-1]
+    bias.assign(np.where(np.arange(bias.shape[0]) == 1, np.inf, 0.0))
+    with pytest.raises(BadInput, match="after step 3 is not finite"):
+        divergence.check_weights(3, model)
+
+
 def test_second_signal_ends_at_once_and_the_handlers_come_back():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with _stop_signals() as received:
@@ -863,6 +901,7 @@ def clocked(monkeypatch):
     return minute_later, score
 
 
+@pytest.mark.slow
 def test_minutes_count_from_the_checkpoint_before(data, tmp_path, monkeypatch):
     alter, _ = clocked(monkeypatch)
     minutes = {"checkpoint_steps": 0, "checkpoint_minutes": 3.0}
@@ -883,6 +922,7 @@ def test_all_dev_scores_so_far_count_for_their_share_of_the_time(data, tmp_path,
     assert run.validated == [1, 2, 4, 5, 7]
 
 
+@pytest.mark.slow
 def test_the_last_step_is_looked_at_too(data, tmp_path):
     skipping(data, tmp_path, [6])
     assert (tmp_path / "nonfinite" / "step-6.npz").exists()

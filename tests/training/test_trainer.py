@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import commands
 import keras
@@ -170,6 +171,12 @@ def test_first_updates_have_the_rates_of_the_schedule(tiny):
         assert np.median(moved) == pytest.approx(12**-0.5 * number * 10**-1.5, rel=1e-3)
 
 
+def test_a_batch_has_a_part_of_each_worker(tiny):
+    trainer = trainer_of(tiny())
+    trainer.strategy, trainer.sharing = SimpleNamespace(num_replicas_in_sync=6), 2
+    assert trainer.parts == 3
+
+
 def test_adam_has_the_papers_constants(tiny):
     optimizer = trainer_of(tiny()).optimizer
     assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
@@ -220,12 +227,13 @@ def test_norm_is_that_of_the_gradient(tiny, first_update):
     assert norm == pytest.approx(np.sqrt((gradient**2).sum()), rel=1e-3)
 
 
-@pytest.mark.parametrize("share", [0.25, 4.0])
-def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, first_update, share):
+@pytest.mark.parametrize(("share", "skips"), [(0.25, 1), (4.0, 0)])
+def test_a_gradient_is_clipped_to_the_norm_in_its_own_direction(tiny, first_update, share, skips):
     """The step returns the norm from before that."""
     model = tiny(dropout=0.0)
     before, ((*_, norm), plain) = weights(model), first_update()
-    assert step(model, clip_norm=share * float(norm), **PROPORTIONAL)[3] == norm
+    settings = PROPORTIONAL | {"skip_nonfinite": skips}
+    assert step(model, clip_norm=share * float(norm), **settings)[3] == norm
     expected = min(1.0, share) * first_gradient(before, plain)
     np.testing.assert_allclose(first_gradient(before, weights(model)), expected, atol=1e-4)
 
