@@ -82,7 +82,11 @@ def metrics(language: str, tokenized: bool) -> dict[str, Metric]:
 
 
 def ter_metric(language: str) -> Metric:
-    """Return sacreBLEU's TER; without spaces between words each character is one."""
+    """Return sacreBLEU's TER, in scripts without spaces with its support of Asian languages.
+
+    Each Chinese character is a word then, but kana, hangul or Thai letters without a space between
+    them are one word together.
+    """
     spaceless = language in _SACREBLEU_TOKENIZERS
     return TER(normalized=spaceless, asian_support=spaceless)
 
