@@ -11,7 +11,6 @@ threads sleep so deeply between products that one thread can be faster.
 """
 
 import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.vocabulary import Vocabulary
+from pipelines.workers import cores
 from t2t_repro import config
 from t2t_repro.bench.decode import BATCHES, LENGTH, MIXED, ROWS, sources
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 LENGTHS = (10, LENGTH, 60)  # of the single sentences whose latencies are measured
 CALLS = 20  # single sentences for each repeat
-CORES = len(os.sched_getaffinity(0))
+CORES = cores()
 
 
 class Call(typing.NamedTuple):
