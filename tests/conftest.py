@@ -40,7 +40,8 @@ TINY = {
 # use `tiny_run`, so that no worker waits for the other one to train it.
 FIRST = (
     *("test_end_to_end.py", "training/test_trainer.py", "training/test_loop.py"),
-    *("distributed/test_workers.py", "test_jax_backend.py", "bench/test_table3.py"),
+    *("distributed/test_workers.py", "test_jax_backend.py", "training/test_memory_fit.py"),
+    "bench/test_table3.py",
 )
 
 
