@@ -34,10 +34,10 @@ SENTENCES = \
 	"We know that my sister called the doctor on March 3rd, 2015." \
 	"Because the house is old, twenty-one children help the king."
 
-test: .venv/installed-dev  ## all that catches a wrong number: 4 to 6 minutes on 2 cores
+test: .venv/installed-dev  ## all that catches a wrong number: 4 to 7 minutes on 2 cores
 	$(PYTEST) -m "not slow"
 
-test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 13 minutes on 2 cores
+test-slow: .venv/installed-dev  ## the rest, workers and kills for real: 13 to 27 minutes on 2 cores
 	$(PYTEST) -m slow
 
 torture: .venv/installed-dev  ## kills, full disks and the like: 22 minutes on 2 cores
