@@ -32,7 +32,8 @@ LEFT_OUT = (
     "not (examples_of_the_docstrings or draw_from_is_greedy or padding_of_a_target"
     " or encoder_takes_any or neighbours_nor_padding or hypotheses_change_places"
     " or (full_attention and not 5-97) or in_bfloat16_it_is_near or depend_on_their_own_draws"
-    " or (search_said and not None-0.0) or (saved_model and changes1) or 8-mask_shape)"
+    " or (search_said and not None-0.0) or (saved_model and changes1) or 8-mask_shape"
+    " or compute_in_its_type or comes_from_the_tokens_before)"
 )
 
 ON_JAX = """
