@@ -105,11 +105,10 @@ def evaluate(experiment: Experiment, split: str, more: MoreScores) -> Scores:
     references, sources = ([pair[side] for pair in pairs] for side in ("target", "source"))
     scores |= more(hypotheses, references, sources)
     perplexity = Perplexity(experiment.model, experiment.strategy)
-    value = perplexity.of(small_batches(encoded, _TOKENS))
-    settings = dataclasses.asdict(config.decode).items()
+    search = dataclasses.asdict(config.decode).items()
     return scores | {
-        "perplexity": value,
+        "perplexity": perplexity.of(small_batches(encoded, _TOKENS)),
         "split": split,
         "checkpoints": " ".join(experiment.averaged),
-        "search": " ".join(f"--{name}={value}" for name, value in settings),
+        "search": " ".join(f"--{name}={value}" for name, value in search),
     }

@@ -179,7 +179,7 @@ def _check_alignments(path: Path, prefixes: Path | None) -> None:
     """Raise BadInput if the alignments cannot be written, or would replace what is read."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         return  # a pipe, whose reader would take the end of this look for the end of all
-    is_new = not path.exists()
+    is_new = not os.path.lexists(path)  # a link to nothing stays
     try:
         with path.open("ab") as file:
             own = os.fstat(file.fileno())

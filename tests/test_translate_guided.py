@@ -107,6 +107,9 @@ def test_alignments_replace_nothing_that_is_read(translated, tmp_path):
     new = tmp_path / "new"
     assert "no such file" in translated(missing[0], f"--alignments={new}", status=2)
     assert not new.exists()
+    (link := tmp_path / "link").symlink_to(new)
+    assert "no such file" in translated(missing[0], f"--alignments={link}", status=2)
+    assert link.is_symlink()
     folder = f"--alignments={tmp_path}"
     assert f"{folder}: Is a directory" in translated(folder, status=2)
     translated(f"--alignments={path}")

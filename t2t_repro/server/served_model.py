@@ -88,9 +88,9 @@ class Version:
 class ServedModel:
     """The versions of an export, of which the highest usable one is served.
 
-    While a version does not load, the one before is served. It is tried again when its files have
-    changed, and otherwise after ever longer pauses: there may have been too little memory for two
-    versions. A version whose files have changed is loaded again.
+    Where a version does not load, the one before is served. The failed one is tried again after
+    ever longer pauses, since there may have been too little memory for two versions. A version
+    whose files have changed is loaded again at once.
 
     Args:
         options: The server's settings.
